@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import Message, Session, Store, ToolCall, codec
 from holdfast.session import number_of
-from holdfast.storage.protocol import MessageRow, SessionRow, Start, Transaction, Verb
+from holdfast.storage.protocol import BranchStart, MessageRow, Operation, SessionRow, Transaction
 
 MESSAGES_PER_TURN: Final = 4
 FEW_SCOPE: Final = "returns"
@@ -69,7 +69,7 @@ def lengthen(store: Store, session: Session, messages: int) -> None:
         store.backend.write(_more(number_of(session), kept, size))
 
 
-def _more(session: int, bodies: list[bytes], size: int) -> Verb[None]:
+def _more(session: int, bodies: list[bytes], size: int) -> Operation[None]:
     def run(tx: Transaction) -> None:
         head = tx.head(session)
         assert head is not None
@@ -115,7 +115,7 @@ def key_of(number: int) -> str:
     return f"customer-{number}"
 
 
-def _more_sessions(numbers: range) -> Verb[None]:
+def _more_sessions(numbers: range) -> Operation[None]:
     def run(tx: Transaction) -> None:
         for number in numbers:
             _add_session(tx, number)
@@ -144,7 +144,7 @@ def _add_session(tx: Transaction, number: int) -> None:
             parent=None,
             relation=None,
         ),
-        Start(token=f"bench{number:011}"),
+        BranchStart(token=f"bench{number:011}"),
     )
     head = tx.head(n)
     assert head is not None

@@ -24,7 +24,7 @@ from bench import material
 from holdfast import Message, Store, ToolCall, codec
 from holdfast.clock import to_micros
 from holdfast.search.document import document
-from holdfast.storage.protocol import MessageRow, SessionRow, Start, Transaction, Verb
+from holdfast.storage.protocol import BranchStart, MessageRow, Operation, SessionRow, Transaction
 from holdfast.values import Role
 
 _SCOPES: Final = tuple(f"team{number}" for number in range(12))
@@ -219,7 +219,7 @@ class _Conversation(msgspec.Struct, frozen=True):
     number: int
     title: str
     at: datetime
-    history: list[codec.Encoded]
+    history: list[codec.EncodedMessage]
 
     @property
     def scope(self) -> str:
@@ -261,7 +261,7 @@ def _create_batch(store: Store, batch: Sequence[_Conversation]) -> Iterator[Crea
             yield CreatedMessage(one.number, one.title, one.scope, seq, item.id, role, one.at, text)
 
 
-def _adding(batch: Sequence[_Conversation]) -> Verb[None]:
+def _adding(batch: Sequence[_Conversation]) -> Operation[None]:
     def run(tx: Transaction) -> None:
         for conversation in batch:
             _add(tx, conversation)
@@ -291,7 +291,7 @@ def _add(tx: Transaction, conversation: _Conversation) -> None:
             parent=None,
             relation=None,
         ),
-        Start(token=name),
+        BranchStart(token=name),
     )
     head = tx.head(n)
     assert head is not None

@@ -7,7 +7,8 @@ docs/postgresql.md advises; another one owns the tables.
 
 Servers are in memory where there is room for them, so that they do not wait for a disk that others
 use; they sync as ever. Each has a keeper (tests/server_process.py), which stops it when no process
-uses it any more, however the run ends. On a given server only the databases that a run created are dropped.
+uses it any more, however the run ends. On a given server only the databases
+that a run created are dropped.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from psycopg import sql
 
 from holdfast.storage.postgres import migrations
 from holdfast.storage.postgres.backend import PostgresBackend
-from holdfast.url import parse
+from holdfast.url import parse_url
 from tests import server_process
 from tests.memory_folders import place_in_memory
 
@@ -102,7 +103,7 @@ class Postgres:
 
     def _fill(self, database: str) -> None:
         url = as_user(self.url, OWNER, database)
-        PostgresBackend(parse(url, {})).close()
+        PostgresBackend(parse_url(url, {})).close()
         with psycopg.connect(url, autocommit=True) as owner:
             grant(owner)
 

@@ -21,7 +21,7 @@ import holdfast
 from holdfast.clock import Clock
 from holdfast.storage.protocol import Backend
 from holdfast.storage.registry import open_backend
-from holdfast.url import parse
+from holdfast.url import parse_url
 from tests.servers import OWNER, WORKER, as_user, grants, shared_database
 
 Kind = Literal["memory", "sqlite", "postgres"]
@@ -64,7 +64,7 @@ def backend(url: str, clock: Clock, *, lease: float | None = None) -> Backend:
     if lease is not None:
         url = with_options(url, lease=lease)
     return open_backend(
-        parse(url, {}), tenant="default", durability="process", readonly=False, clock=clock
+        parse_url(url, {}), tenant="default", durability="process", readonly=False, clock=clock
     )
 
 

@@ -12,20 +12,20 @@ import pytest
 import holdfast
 from holdfast import Message
 from holdfast.clock import SystemClock
-from holdfast.context import Runtime
+from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
 from holdfast.errors import Damaged, SessionBusy
 from holdfast.operations import deletion, erase
 from holdfast.session import number_of
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Query, Snapshot, Verb
+from holdfast.storage.protocol import Operation, Query, Snapshot
 from holdfast.transfer import archive
 from holdfast.values import Forks, PurgeReport
 
 Plan = Sequence[Segment] | None
 
 
-class Watched(Runtime):
+class Watched(StoreContext):
     """Records the plans it receives, and the bodies of these messages before and after."""
 
     def __init__(self, store: holdfast.Store) -> None:
@@ -80,11 +80,11 @@ def branches(store: holdfast.Store, sessions: Sequence[holdfast.Session]) -> lis
 
 def purging(
     session: holdfast.Session, forks: Forks
-) -> tuple[Query[list[Segment]], Callable[[Plan], Verb[PurgeReport]]]:
+) -> tuple[Query[list[Segment]], Callable[[Plan], Operation[PurgeReport]]]:
     n = number_of(session)
     return (
-        deletion.foretell(n, forks=forks),
-        lambda planned: deletion.purge(n, session.id, forks=forks, doomed=planned),
+        deletion.plan_erasure(n, forks=forks),
+        lambda planned: deletion.purge(n, session.id, forks=forks, planned=planned),
     )
 
 
@@ -136,7 +136,7 @@ def test_a_copy_that_was_made_in_between_is_planned_as_well(store: holdfast.Stor
     parent, fork, _ = family(store)
     watched = Watched(store)
     n, id = number_of(parent), parent.messages()[2].id
-    plan = erase.foretell(n, id)
+    plan = erase.plan_erasure(n, id)
     interruptions: list[Callable[[], object]] = [
         lambda: fork.replace([Message.system("new"), *fork.messages()])
     ]
@@ -203,7 +203,7 @@ def test_erasing_one_message_is_planned_exactly(store: holdfast.Store) -> None:
     parent, _, second = family(store)
     watched = Watched(store)
     n, id = number_of(second), parent.messages()[1].id
-    Erasure(watched).write(erase.foretell(n, id), lambda planned: erase.erase(n, id, planned))
+    Erasure(watched).write(erase.plan_erasure(n, id), lambda planned: erase.erase(n, id, planned))
     [planned] = watched.plans
     assert planned is not None
     assert [span.first == span.last for span in planned] == [True, True]
@@ -262,7 +262,9 @@ def test_what_cannot_be_archived_as_it_is_stays(tmp_path: Path) -> None:
             session.append(Message.user("x"), Message.user("y"))
         [branch] = [
             segment.branch
-            for segment in store.backend.read(deletion.foretell(number_of(broken), forks="keep"))
+            for segment in store.backend.read(
+                deletion.plan_erasure(number_of(broken), forks="keep")
+            )
         ]
     damage(path, "UPDATE messages SET crc = crc + 1 WHERE place >> 32 = ?", branch)
     with holdfast.open(path) as store:
@@ -311,7 +313,7 @@ def test_an_archive_that_was_not_written_as_it_should_be_is_found_out(
         store.session("k").append(*(Message.user(f"message {n}") for n in range(5)))
         written = store.export(tmp_path / "old.jsonl", redact=None)
     file = Path(written.path)
-    assert archive.check(written).sections
+    assert archive.verify_export(written).sections
     data = bytearray(file.read_bytes())
     if cut < 0:
         data[data.index(b"message 3")] ^= 1
@@ -319,4 +321,4 @@ def test_an_archive_that_was_not_written_as_it_should_be_is_found_out(
     else:
         file.write_bytes(data[:-cut])
     with pytest.raises(Damaged, match="did not pass verification"):
-        archive.check(written)
+        archive.verify_export(written)

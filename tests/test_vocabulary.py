@@ -17,7 +17,7 @@ from holdfast import codec, ids
 from holdfast.clock import EPOCH, SystemClock, to_datetime, to_micros
 from holdfast.errors import BadMessage, Damaged, Invalid, TooLarge, UnknownBackend
 from holdfast.processes import is_alive, this_process
-from holdfast.url import Location, check_durability, parse
+from holdfast.url import Location, check_durability, parse_url
 from holdfast.values import File, Message, Text, Usage
 from tests.model import strategies as some
 
@@ -47,7 +47,7 @@ _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 )
 def test_urls(url: str | Path, location: Location) -> None:
     """Paths, URLs and options."""
-    assert parse(url, {}) == location
+    assert parse_url(url, {}) == location
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_urls(url: str | Path, location: Location) -> None:
 def test_what_is_no_url(url: str) -> None:
     """`UnknownBackend`, which says what to write instead."""
     with pytest.raises(UnknownBackend):
-        parse(url, {})
+        parse_url(url, {})
 
 
 def test_without_a_url() -> None:
     """The environment variable, read when needed; else the user's state directory."""
-    assert parse(None, {"HOLDFAST_URL": "memory:"}) == Location("memory", "")
-    assert parse(None, {"HOLDFAST_URL": "x.db"}) == Location("sqlite", "x.db")
+    assert parse_url(None, {"HOLDFAST_URL": "memory:"}) == Location("memory", "")
+    assert parse_url(None, {"HOLDFAST_URL": "x.db"}) == Location("sqlite", "x.db")
     for environ in ({}, {"HOLDFAST_URL": ""}):
-        location = parse(None, environ)
+        location = parse_url(None, environ)
         assert (location.scheme, Path(location.address).name) == ("sqlite", "holdfast.db")
         assert Path(location.address).is_relative_to(os.environ["XDG_STATE_HOME"])
 
@@ -91,7 +91,7 @@ def test_a_file_that_looks_like_a_url_is_a_file(
     """An existing file takes precedence."""
     monkeypatch.chdir(tmp_path)
     Path("memory:").touch()
-    assert parse("memory:", {}) == Location("sqlite", "memory:")
+    assert parse_url("memory:", {}) == Location("sqlite", "memory:")
 
 
 @pytest.mark.parametrize("mode", ["power", "process"])

@@ -45,23 +45,23 @@ from holdfast.values import (
 
 BLOB_THRESHOLD: Final = 64 * 1024
 MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
-MAX_BATCH: Final = 10_000
-_UNSENT: Final = frozenset({"damaged", "erased"})
+MAX_BATCH_MESSAGES: Final = 10_000
+_WITHOUT_TOKENS: Final = frozenset({"damaged", "erased"})
 
 S = TypeVar("S")
-GetBlob = Callable[[str], bytes | None]
+BlobReader = Callable[[str], bytes | None]
 
 
-class Blob(msgspec.Struct, frozen=True, tag="blob"):
+class BlobRef(msgspec.Struct, frozen=True, tag="blob"):
     """Stands in a stored body for a part that is stored as a blob."""
 
     sha256: str
 
 
-StoredPart: TypeAlias = Text | Thinking | ToolCall | ToolResult | File | Raw | Blob
+StoredPart: TypeAlias = Text | Thinking | ToolCall | ToolResult | File | Raw | BlobRef
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class StoredBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The stored fields of a message except its id, seq and turn."""
 
     role: Role
@@ -78,35 +78,35 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     tokens: int | None = None
 
 
-class Encoded(msgspec.Struct, frozen=True):
+class EncodedMessage(msgspec.Struct, frozen=True):
     """A message ready to be stored: its body, its own blobs, and the hashes it only refers to."""
 
     id: str
     message: Message
     body: bytes
     blobs: tuple[tuple[str, bytes], ...] = ()
-    refers: tuple[str, ...] = ()
+    blob_refs: tuple[str, ...] = ()
 
 
 _to_bytes = msgspec.json.Encoder(decimal_format="string").encode
 _encode_sorted = msgspec.json.Encoder(decimal_format="string", order="deterministic").encode
-_decode_body = msgspec.json.Decoder(Body).decode
+_decode_body = msgspec.json.Decoder(StoredBody).decode
 
 
 # ------------------------------------------------------------------------------------- encoding
 
 
-def encode_batch(messages: Sequence[Message], now: datetime) -> list[Encoded]:
+def encode_batch(messages: Sequence[Message], now: datetime) -> list[EncodedMessage]:
     """Validate and encode messages; those without a time get `now`."""
-    if len(messages) > MAX_BATCH:
+    if len(messages) > MAX_BATCH_MESSAGES:
         raise TooLarge(
-            f"a batch of {len(messages)} messages is over the limit of {MAX_BATCH}; nothing was "
-            "stored. Append them in several batches."
+            f"a batch of {len(messages)} messages is over the limit of {MAX_BATCH_MESSAGES}; "
+            "nothing was stored. Append them in several batches."
         )
     return [encode(message, now) for message in messages]
 
 
-def encode_history(messages: Iterable[Message], now: datetime) -> list[Encoded]:
+def encode_history(messages: Iterable[Message], now: datetime) -> list[EncodedMessage]:
     """Validate and encode a whole history; see `known` of `encode`."""
     if not isinstance(messages, Iterable):
         raise BadMessage("messages: expected a list of messages")
@@ -119,7 +119,7 @@ def encode(
     *,
     limit: int | None = MAX_MESSAGE_BYTES,
     known: bool = False,
-) -> Encoded:
+) -> EncodedMessage:
     """Validate and encode one message; without a time it gets `now`.
 
     With `known` it may have a role or status that only the store sets: a summary, a tombstone.
@@ -135,8 +135,8 @@ def encode(
     return item
 
 
-def _encode(message: Message, now: datetime) -> Encoded:
-    body = Body(
+def _encode(message: Message, now: datetime) -> EncodedMessage:
+    body = StoredBody(
         role=message.role,
         at=now if message.created_at is None else to_time(message.created_at),
         parts=tuple(message.parts),
@@ -148,91 +148,91 @@ def _encode(message: Message, now: datetime) -> Encoded:
         metadata=message.metadata,
         provenance=message.provenance,
         covers=message.covers,
-        tokens=None if message.status in _UNSENT else tokens.of_message(message),
+        tokens=None if message.status in _WITHOUT_TOKENS else tokens.of_message(message),
     )
-    if any(map(_may_hold_data, body.parts)):
+    if any(map(_may_have_files, body.parts)):
         return _encode_files(message, body)
     data = to_json(body)
     if len(data) <= BLOB_THRESHOLD:
-        return Encoded(message.id, message, data)
+        return EncodedMessage(message.id, message, data)
     return _encode_large(message, body, {}, ())
 
 
-def _may_hold_data(part: StoredPart) -> bool:
+def _may_have_files(part: StoredPart) -> bool:
     return type(part) is File or (type(part) is ToolResult and type(part.content) is not str)
 
 
-def _encode_files(message: Message, body: Body) -> Encoded:
+def _encode_files(message: Message, body: StoredBody) -> EncodedMessage:
     """Encode a message that may contain files; their data is stored as blobs."""
     blobs: dict[str, bytes] = {}
-    parts = tuple(_without_data(part, blobs) for part in body.parts)
-    refers = tuple(sha256 for sha256 in _named(parts) if sha256 not in blobs)
+    parts = tuple(_strip_file_data(part, blobs) for part in body.parts)
+    refers = tuple(sha256 for sha256 in _file_hashes(parts) if sha256 not in blobs)
     body = msgspec.structs.replace(body, parts=parts) if parts != body.parts else body
     data = to_json(body)
     if len(data) > BLOB_THRESHOLD:
         return _encode_large(message, body, blobs, refers)
-    return Encoded(message.id, message, data, tuple(blobs.items()), refers)
+    return EncodedMessage(message.id, message, data, tuple(blobs.items()), refers)
 
 
 def _encode_large(
-    message: Message, body: Body, blobs: dict[str, bytes], refers: tuple[str, ...]
-) -> Encoded:
+    message: Message, body: StoredBody, blobs: dict[str, bytes], refers: tuple[str, ...]
+) -> EncodedMessage:
     """Encode a message with large parts; these are stored as blobs."""
-    small = tuple(_without_bulk(part, blobs) for part in body.parts)
+    small = tuple(_replace_if_large(part, blobs) for part in body.parts)
     data = to_json(msgspec.structs.replace(body, parts=small))
-    return Encoded(message.id, message, data, tuple(blobs.items()), refers)
+    return EncodedMessage(message.id, message, data, tuple(blobs.items()), refers)
 
 
-def _without_bulk(part: StoredPart, blobs: dict[str, bytes]) -> StoredPart:
+def _replace_if_large(part: StoredPart, blobs: dict[str, bytes]) -> StoredPart:
     data = to_json(part)
-    return part if len(data) <= BLOB_THRESHOLD else Blob(_keep(data, blobs))
+    return part if len(data) <= BLOB_THRESHOLD else BlobRef(_add_blob(data, blobs))
 
 
-def _without_data(part: StoredPart, blobs: dict[str, bytes]) -> StoredPart:
+def _strip_file_data(part: StoredPart, blobs: dict[str, bytes]) -> StoredPart:
     if isinstance(part, File):
-        return _store_file(part, blobs)
+        return _strip_file(part, blobs)
     if isinstance(part, ToolResult) and not isinstance(part.content, str):
         kept = tuple(
-            _store_file(inner, blobs) if isinstance(inner, File) else inner
+            _strip_file(inner, blobs) if isinstance(inner, File) else inner
             for inner in part.content
         )
         return ToolResult(part.call_id, kept, error=part.error, name=part.name)
     return part
 
 
-def _store_file(file: File, blobs: dict[str, bytes]) -> File:
+def _strip_file(file: File, blobs: dict[str, bytes]) -> File:
     """Return a file with hash and size in place of its data, which is added to `blobs`."""
     if file.data is None:
         return file
     data = bytes(file.data)
-    name = _keep(data, blobs)
+    name = _add_blob(data, blobs)
     if file.sha256 is not None and file.sha256 != name:
         raise BadMessage("sha256: does not match the file's data")
     return File(name=file.name, mime=file.mime, sha256=name, size=len(data))
 
 
-def files_named(message: Message) -> list[str]:
+def file_hashes(message: Message) -> list[str]:
     """Return the hashes of all files of a message."""
-    return _named(message.parts)
+    return _file_hashes(message.parts)
 
 
-def _named(parts: Sequence[StoredPart]) -> list[str]:
+def _file_hashes(parts: Sequence[StoredPart]) -> list[str]:
     found: list[str] = []
     for part in parts:
         if isinstance(part, ToolResult) and not isinstance(part.content, str):
-            found.extend(_named(part.content))
+            found.extend(_file_hashes(part.content))
         elif isinstance(part, File) and part.sha256 is not None:
             found.append(part.sha256)
     return found
 
 
-def _keep(data: bytes, blobs: dict[str, bytes]) -> str:
-    name = digest(data)
+def _add_blob(data: bytes, blobs: dict[str, bytes]) -> str:
+    name = sha256_hex(data)
     blobs[name] = data
     return name
 
 
-def digest(data: bytes) -> str:
+def sha256_hex(data: bytes) -> str:
     """Return the SHA-256 of bytes, in hex."""
     return sha256(data).hexdigest()
 
@@ -246,15 +246,15 @@ def decode(
     id: str,
     seq: int | None,
     turn_id: str | None,
-    blob: GetBlob,
+    blob: BlobReader,
 ) -> Message:
     """Return a stored message; raise `Damaged` if it cannot be decoded."""
     try:
         stored = _decode(body)
         parts = stored.parts
         for part in parts:
-            if type(part) is Blob:
-                parts = tuple(_restore(part, blob) for part in parts)
+            if type(part) is BlobRef:
+                parts = tuple(_restore_part(part, blob) for part in parts)
                 break
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Damaged(f"message {seq} cannot be read: {type(error).__name__}") from error
@@ -277,17 +277,17 @@ def decode(
     )
 
 
-def _decode(body: bytes) -> Body:
+def _decode(body: bytes) -> StoredBody:
     try:
         return _decode_body(body)
     except UnicodeDecodeError:
-        return _decode_foreign(body, Body)
+        return _decode_surrogates(body, StoredBody)
     except msgspec.DecodeError:
         # msgspec reports invalid UTF-8 as either error, depending on where it is.
-        return _decode_foreign(body, Body)
+        return _decode_surrogates(body, StoredBody)
 
 
-def _decode_foreign(data: bytes, kind: type[S]) -> S:
+def _decode_surrogates(data: bytes, kind: type[S]) -> S:
     """Decode JSON that contains lone surrogates."""
     try:
         data.decode("utf-8")
@@ -297,8 +297,8 @@ def _decode_foreign(data: bytes, kind: type[S]) -> S:
     return msgspec.json.decode(data, type=kind)
 
 
-def _restore(part: object, blob: GetBlob) -> Part:
-    if isinstance(part, Blob):
+def _restore_part(part: object, blob: BlobReader) -> Part:
+    if isinstance(part, BlobRef):
         data = blob(part.sha256)
         if data is None:
             raise ValueError("its blob is missing")
@@ -306,14 +306,14 @@ def _restore(part: object, blob: GetBlob) -> Part:
     return part  # type: ignore[return-value]
 
 
-class _Single(msgspec.Struct):
+class _PartWrapper(msgspec.Struct):
     """Wraps a part so that it can be decoded by itself."""
 
     part: Part
 
 
 def _decode_part(data: bytes) -> Part:
-    return from_json(b'{"part":' + data + b"}", _Single).part
+    return from_json(b'{"part":' + data + b"}", _PartWrapper).part
 
 
 def tombstone(message: Message) -> Message:
@@ -329,7 +329,7 @@ def is_tombstone(body: bytes) -> bool:
         return False
 
 
-def same_body(stored: bytes, given: bytes) -> bool:
+def is_same_body(stored: bytes, given: bytes) -> bool:
     """Return whether two bodies are equal except for their time and token estimate."""
     if stored == given:
         return True
@@ -380,4 +380,4 @@ def from_json(data: bytes | str, kind: type[S]) -> S:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (UnicodeDecodeError, msgspec.DecodeError):
-        return _decode_foreign(raw, kind)
+        return _decode_surrogates(raw, kind)

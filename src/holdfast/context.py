@@ -10,28 +10,28 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock, to_datetime
-from holdfast.scheduler import Keeper
+from holdfast.scheduler import Scheduler
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Backend
 from holdfast.values import Damage
 
 if TYPE_CHECKING:
-    from holdfast.search.manager import Index
+    from holdfast.search.manager import IndexManager
 
 _log = logging.getLogger("holdfast")
-_MOST_DAMAGE = 1000
+_MAX_DAMAGE = 1000
 
 
-class Runtime:
+class StoreContext:
     """The backend, the clock, the background scheduler, the index, and the damage found."""
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self.backend = backend
         self.clock = clock
-        self.keeper = Keeper()
+        self.scheduler = Scheduler()
         self.damage: list[Damage] = []
-        self._making_index = threading.Lock()
-        self._index: Index | None = None
+        self._index_lock = threading.Lock()
+        self._index: IndexManager | None = None
 
     def now(self) -> datetime:
         """Return the current time."""
@@ -39,19 +39,19 @@ class Runtime:
 
     def report(self, damage: Damage) -> None:
         """Record damage, once, and log where it is."""
-        if damage in self.damage or len(self.damage) >= _MOST_DAMAGE:
+        if damage in self.damage or len(self.damage) >= _MAX_DAMAGE:
             return
         self.damage.append(damage)
         _log.warning("damage in session %s at %s: %s", damage.session_id, damage.seq, damage.what)
 
     @property
-    def index(self) -> Index:
+    def index(self) -> IndexManager:
         """The search index, loaded on first use; appends do not need it."""
-        with self._making_index:
+        with self._index_lock:
             if self._index is None:
-                from holdfast.search.manager import Index  # noqa: PLC0415
+                from holdfast.search.manager import IndexManager  # noqa: PLC0415
 
-                self._index = Index(self.backend)
+                self._index = IndexManager(self.backend)
             return self._index
 
     @contextmanager
@@ -73,8 +73,8 @@ class Runtime:
 
     def close(self) -> None:
         """Stop background work, then close the index and the backend."""
-        self.keeper.close()
-        with self._making_index:
+        self.scheduler.close()
+        with self._index_lock:
             if self._index is not None:
                 self._index.close()
         self.backend.close()

@@ -9,18 +9,18 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from holdfast.clock import to_day
-from holdfast.validation import MONEY, to_cost
+from holdfast.validation import MONEY_CONTEXT, to_cost
 from holdfast.values import DayUsage, Usage
 
 
 def to_pico(cost: Decimal | None) -> int:
     """Return a cost in units of 10⁻¹²; 0 for `None`."""
-    return 0 if cost is None else int(to_cost(cost).scaleb(12, MONEY))
+    return 0 if cost is None else int(to_cost(cost).scaleb(12, MONEY_CONTEXT))
 
 
 def from_pico(cost: int) -> Decimal:
     """Return a cost in units of 10⁻¹² as a decimal number."""
-    return MONEY.normalize(Decimal(cost).scaleb(-12, MONEY)) if cost else Decimal(0)
+    return MONEY_CONTEXT.normalize(Decimal(cost).scaleb(-12, MONEY_CONTEXT)) if cost else Decimal(0)
 
 
 def sum_by_day(spent: Iterable[tuple[int, str | None, Usage, int]]) -> tuple[DayUsage, ...]:
@@ -31,10 +31,10 @@ def sum_by_day(spent: Iterable[tuple[int, str | None, Usage, int]]) -> tuple[Day
         sums[day, model] = (so_far + usage, price + cost)
     return tuple(
         DayUsage(to_day(day), model, usage, from_pico(cost))
-        for (day, model), (usage, cost) in sorted(sums.items(), key=_in_order)
+        for (day, model), (usage, cost) in sorted(sums.items(), key=_sort_key)
     )
 
 
-def _in_order(summed: tuple[tuple[int, str | None], object]) -> tuple[int, bool, str]:
+def _sort_key(summed: tuple[tuple[int, str | None], object]) -> tuple[int, bool, str]:
     day, model = summed[0]
     return day, model is not None, model or ""

@@ -21,17 +21,17 @@ from typing import Final, Literal, Self
 import msgspec
 
 from holdfast import codec, tokens, validation
-from holdfast.context import Runtime
-from holdfast.draft_parts import Chunk, Delta, Opening, put_together, size
+from holdfast.context import StoreContext
+from holdfast.draft_parts import Delta, DraftChunk, DraftOpening, delta_bytes, merge_deltas
 from holdfast.errors import HoldfastError, Invalid, StorageError, TooLarge, TurnLost
 from holdfast.ids import message_id
 from holdfast.operations import turns
-from holdfast.storage.protocol import Verb
+from holdfast.storage.protocol import Operation
 from holdfast.values import JSON, Message, Raw, Text, Thinking, ToolCall, Usage
 
-FLUSH_SECONDS: Final = 0.2  # A commit follows; together they stay within the promised 0.25 s.
+FLUSH_INTERVAL_S: Final = 0.2  # A commit follows; together they stay within the promised 0.25 s.
 FLUSH_BYTES: Final = 4096
-LARGEST_REPLY: Final = codec.MAX_MESSAGE_BYTES // 2
+MAX_REPLY_BYTES: Final = codec.MAX_MESSAGE_BYTES // 2
 
 
 class TurnRef(msgspec.Struct, frozen=True):
@@ -42,107 +42,107 @@ class TurnRef(msgspec.Struct, frozen=True):
     id: str
 
 
-class DraftState:
+class DraftCore:
     """The reply so far, and the part of it that is not stored yet.
 
     `closed` is called when the draft is over: it was stored as a message, or was empty.
     """
 
     def __init__(
-        self, context: Runtime, turn: TurnRef, model: str | None, closed: Callable[[], None]
+        self, context: StoreContext, turn: TurnRef, model: str | None, closed: Callable[[], None]
     ) -> None:
         self.id = message_id()
-        self.over = False
+        self.ended = False
         self._pid = os.getpid()
-        self._runtime = context
+        self._context = context
         self._turn = turn
-        self._opening = Opening(self.id, model, context.clock.micros())
-        self._closed = closed
+        self._opening = DraftOpening(self.id, model, context.clock.micros())
+        self._on_closed = closed
         self._guard = threading.Lock()
         self._deltas: list[Delta] = []
-        self._fresh: list[Delta] = []
-        self._fresh_size = 0
-        self._size = 0
-        self._unstored: dict[int, Chunk] = {}
-        self._number = 0
+        self._buffer: list[Delta] = []
+        self._buffer_bytes = 0
+        self._total_bytes = 0
+        self._unstored_chunks: dict[int, DraftChunk] = {}
+        self._last_chunk = 0
         self._usage: Usage | None = None
         self._cost: Decimal | None = None
         self._error: BaseException | None = None
-        self._made: tuple[Message, Verb[int]] | None = None
+        self._prepared_close: tuple[Message, Operation[int]] | None = None
 
     def add(self, delta: Delta) -> bool:
         """Add a delta; true if the buffer is full and must be flushed now."""
-        self._refuse()
-        added = size(delta)
-        if self._size + added > LARGEST_REPLY:
+        self._raise_if_unusable()
+        added = delta_bytes(delta)
+        if self._total_bytes + added > MAX_REPLY_BYTES:
             raise TooLarge(
-                f"the reply would exceed the limit of {LARGEST_REPLY} bytes; what was written "
+                f"the reply would exceed the limit of {MAX_REPLY_BYTES} bytes; what was written "
                 "before is kept."
             )
         with self._guard:
-            self._made = None
-            first = not self._fresh
+            self._prepared_close = None
+            first = not self._buffer
             self._deltas.append(delta)
-            self._fresh.append(delta)
-            self._fresh_size += added
-            self._size += added
-            full = self._fresh_size >= FLUSH_BYTES
+            self._buffer.append(delta)
+            self._buffer_bytes += added
+            self._total_bytes += added
+            full = self._buffer_bytes >= FLUSH_BYTES
         if first:
-            self._runtime.keeper.schedule(self, FLUSH_SECONDS)
+            self._context.scheduler.schedule(self, FLUSH_INTERVAL_S)
         return full
 
-    def spend(self, usage: Usage | None, cost: Decimal | None) -> None:
+    def set_usage(self, usage: Usage | None, cost: Decimal | None) -> None:
         """Set the usage and cost of the reply; the last call wins."""
-        self._refuse()
+        self._raise_if_unusable()
         used = None if usage is None else validation.check_usage(usage)
         price = None if cost is None else validation.to_cost(cost)
         with self._guard:
-            self._made = None
+            self._prepared_close = None
             self._usage = self._usage if used is None else used
             self._cost = self._cost if price is None else price
 
-    def _refuse(self) -> None:
-        self.check()
-        if self.over:
+    def _raise_if_unusable(self) -> None:
+        self.check_process()
+        if self.ended:
             raise Invalid("this reply is closed; open another with turn.stream().")
         error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def check(self) -> None:
+    def check_process(self) -> None:
         """Raise `TurnLost` in a forked child: the reply belongs to the parent process."""
         if os.getpid() != self._pid:
             raise TurnLost(self._turn.id, "belongs to the process that forked this one")
 
-    def take(self) -> tuple[list[int], Verb[bool]] | None:
+    def take_unstored(self) -> tuple[list[int], Operation[bool]] | None:
         """Return the numbers of all chunks not stored yet, and the operation that stores them."""
-        self.check()
+        self.check_process()
         with self._guard:
-            if self._fresh:
-                self._number += 1
-                chunk = Chunk(tuple(self._fresh), self._usage, self._cost)
-                self._unstored[self._number] = chunk
-                self._fresh, self._fresh_size = [], 0
-            if not self._unstored or self.over:
+            if self._buffer:
+                self._last_chunk += 1
+                chunk = DraftChunk(tuple(self._buffer), self._usage, self._cost)
+                self._unstored_chunks[self._last_chunk] = chunk
+                self._buffer, self._buffer_bytes = [], 0
+            if not self._unstored_chunks or self.ended:
                 return None
-            chunks = sorted(self._unstored.items())
+            chunks = sorted(self._unstored_chunks.items())
         operation = turns.flush_draft(self._turn.session, self._turn.number, self._opening, chunks)
         return [number for number, _ in chunks], operation
 
-    def stored(self, numbers: list[int]) -> None:
+    def mark_stored(self, numbers: list[int]) -> None:
         """Mark these chunks as stored."""
         with self._guard:
             for number in numbers:
-                self._unstored.pop(number, None)
+                self._unstored_chunks.pop(number, None)
 
     def tick(self) -> float | None:
         """Flush in the background; the next write raises its error."""
-        taken = self.take()
+        taken = self.take_unstored()
         if taken is None:
             return None
         numbers, operation = taken
         try:
-            pending = self._runtime.backend.submit(operation)
+            pending = self._context.backend.submit(operation)
         except HoldfastError as error:
             self._note_failed_flush(error)
             return None
@@ -153,7 +153,7 @@ class DraftState:
             except BaseException as error:  # noqa: BLE001 - raised by the next write
                 self._note_failed_flush(error)
             else:
-                self.stored(numbers)
+                self.mark_stored(numbers)
 
         pending.when_done(done)
         return None
@@ -162,29 +162,29 @@ class DraftState:
         """Keep an error for the next write; schedule another flush if the store may recover."""
         self._error = error
         if isinstance(error, StorageError):
-            self._runtime.keeper.schedule(self, FLUSH_SECONDS)
+            self._context.scheduler.schedule(self, FLUSH_INTERVAL_S)
 
-    def last_call(self) -> None:
+    def on_close(self) -> None:
         """Flush what is buffered before the store is closed."""
         self.tick()
 
-    def closing(
+    def prepare_close(
         self, status: Literal["complete", "partial"], metadata: dict[str, JSON] | None = None
-    ) -> tuple[Message, Verb[int]] | None:
+    ) -> tuple[Message, Operation[int]] | None:
         """Return the finished message and the operation that stores it; `None` if it is empty.
 
         Called again, after a close that was interrupted and may have succeeded, it returns the
         same.
         """
-        self.check()
-        if self._made is not None:
-            return self._made
+        self.check_process()
+        if self._prepared_close is not None:
+            return self._prepared_close
         with self._guard:
             message = Message(
                 id=self.id,
                 role="assistant",
-                parts=put_together(self._deltas),
-                created_at=self._runtime.now(),
+                parts=merge_deltas(self._deltas),
+                created_at=self._context.now(),
                 status=status,
                 model=self._opening.model,
                 usage=self._usage,
@@ -193,17 +193,20 @@ class DraftState:
             )
         if not message.parts and message.usage is None:
             return None
-        item = codec.encode(message, self._runtime.now(), limit=None)
+        item = codec.encode(message, self._context.now(), limit=None)
         message = msgspec.structs.replace(
             message, turn_id=self._turn.id, tokens=tokens.of_message(message)
         )
-        self._made = message, turns.close_draft(self._turn.session, self._turn.number, item)
-        return self._made
+        self._prepared_close = (
+            message,
+            turns.close_draft(self._turn.session, self._turn.number, item),
+        )
+        return self._prepared_close
 
     def finish(self) -> None:
         """Mark the draft as over: it was stored as a message, or was empty."""
-        self.over = True
-        self._closed()
+        self.ended = True
+        self._on_closed()
 
 
 class Draft:
@@ -212,8 +215,8 @@ class Draft:
     `Turn.stream` returns these.
     """
 
-    def __init__(self, context: Runtime, state: DraftState) -> None:
-        self._runtime = context
+    def __init__(self, context: StoreContext, state: DraftCore) -> None:
+        self._context = context
         self._state = state
         self.message: Message | None = None
 
@@ -228,7 +231,7 @@ class Draft:
 
     def think(self, text: str, *, signature: str | None = None) -> None:
         """Add the model's reasoning."""
-        self._add(check_thought(text, signature))
+        self._add(check_thinking(text, signature))
 
     def tool_call(self, id: str, name: str, arguments: JSON = None) -> None:
         """Add a finished tool call."""
@@ -240,15 +243,15 @@ class Draft:
 
     def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
         """Set the usage of the reply, and its cost."""
-        self._state.spend(usage, cost)
+        self._state.set_usage(usage, cost)
 
     def flush(self) -> None:
         """Store what was written so far, now."""
-        taken = self._state.take()
+        taken = self._state.take_unstored()
         if taken is not None:
             numbers, operation = taken
-            self._runtime.backend.write(operation)
-            self._state.stored(numbers)
+            self._context.backend.write(operation)
+            self._state.mark_stored(numbers)
 
     def close(
         self,
@@ -257,12 +260,12 @@ class Draft:
         metadata: dict[str, JSON] | None = None,
     ) -> Message | None:
         """Store the reply as a message and return it; `None` if nothing was written."""
-        if self._state.over:
+        if self._state.ended:
             return self.message
-        closing = self._state.closing(status, metadata)
+        closing = self._state.prepare_close(status, metadata)
         if closing is not None:
             message, operation = closing
-            seq = self._runtime.backend.write(operation)
+            seq = self._context.backend.write(operation)
             self.message = msgspec.structs.replace(message, seq=seq)
         self._state.finish()
         return self.message
@@ -311,7 +314,7 @@ def check_raw(part: Raw) -> Raw:
     return Raw(validation.check_text(part.source, "source"), copy.deepcopy(part.data))
 
 
-def check_thought(text: str, signature: str | None) -> Thinking:
+def check_thinking(text: str, signature: str | None) -> Thinking:
     """Return validated reasoning."""
     if signature is not None:
         validation.check_text(signature, "signature")

@@ -18,7 +18,7 @@ from holdfast.values import Part, Raw, Text, Thinking, ToolCall, Usage
 Delta = Text | Thinking | ToolCall | Raw
 
 
-class Opening(msgspec.Struct, frozen=True):
+class DraftOpening(msgspec.Struct, frozen=True):
     """The first record of a draft: the message it will become."""
 
     id: str
@@ -26,7 +26,7 @@ class Opening(msgspec.Struct, frozen=True):
     at: int
 
 
-class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
+class DraftChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record that one flush stores."""
 
     deltas: tuple[Delta, ...] = ()
@@ -34,18 +34,18 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
     cost: Decimal | None = None
 
 
-def put_together(deltas: Iterable[Delta]) -> tuple[Part, ...]:
+def merge_deltas(deltas: Iterable[Delta]) -> tuple[Part, ...]:
     """Return the parts that these deltas make up."""
     runs: list[list[Delta]] = []
     for delta in deltas:
-        if runs and _goes_on(runs[-1][-1], delta):
+        if runs and _continues_part(runs[-1][-1], delta):
             runs[-1].append(delta)
         else:
             runs.append([delta])
     return tuple(_merge(run) for run in runs)
 
 
-def _goes_on(last: Delta, delta: Delta) -> bool:
+def _continues_part(last: Delta, delta: Delta) -> bool:
     """Return whether a delta belongs to the same part as the one before it."""
     if isinstance(last, Thinking):
         # A signature covers exactly the thinking before it: nothing may be added.
@@ -61,7 +61,7 @@ def _merge(run: list[Delta]) -> Part:
     return Thinking(text, last.signature) if isinstance(last, Thinking) else Text(text)
 
 
-def size(delta: Delta) -> int:
+def delta_bytes(delta: Delta) -> int:
     """Return the size of a delta in bytes, for the flush limit."""
     if isinstance(delta, ToolCall | Raw):
         return len(to_json(delta))

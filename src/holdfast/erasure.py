@@ -12,49 +12,51 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from holdfast.context import Runtime
-from holdfast.operations.residue import thinned
-from holdfast.operations.tombstone import MOST_FRAGMENTS, Changed, sample
+from holdfast.context import StoreContext
+from holdfast.operations.residue import sample_evenly
+from holdfast.operations.tombstone import MAX_FRAGMENTS, StaleErasurePlan, sample_fragments
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Query, Verb
+from holdfast.storage.protocol import Operation, Query
 from holdfast.values import Scan
 
 T = TypeVar("T")
-Doomed = Sequence[Segment] | None
-_ATTEMPTS: Final = 8
+PlannedSegments = Sequence[Segment] | None
+_MAX_ATTEMPTS: Final = 8
 
 
 class Erasure:
     """One or more erasures that are wiped and verified together."""
 
-    def __init__(self, context: Runtime) -> None:
-        self._runtime = context
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
         self._backend = context.backend
-        self._pieces: list[bytes] = []
+        self._fragments: list[bytes] = []
 
-    def write(self, plan: Query[list[Segment]], erase: Callable[[Doomed], Verb[T]]) -> T:
+    def write(
+        self, plan: Query[list[Segment]], erase: Callable[[PlannedSegments], Operation[T]]
+    ) -> T:
         """Run the operation `erase` makes for the messages that `plan` returns.
 
         If that would erase other messages it raises `StaleErasurePlan`, and both are tried again.
         After several attempts it runs without a plan, which drops all derived data.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             planned = self._backend.read(plan)
-            fragments = self._backend.read(sample(planned))
+            fragments = self._backend.read(sample_fragments(planned))
             try:
-                with self._runtime.erasing(planned):
+                with self._context.erasing(planned):
                     done = self._backend.write(erase(planned), alone=True)
-            except Changed:
+            except StaleErasurePlan:
                 continue
-            self._pieces += fragments
+            self._fragments += fragments
             return done
-        with self._runtime.erasing(None):
+        with self._context.erasing(None):
             return self._backend.write(erase(None), alone=True)
 
-    def settle(self) -> tuple[tuple[str, ...], Scan]:
+    def wipe_and_scan(self) -> tuple[tuple[str, ...], Scan]:
         """Wipe the bytes of erased messages; return what is still pending, and the scan."""
         # Wiping clears the store's note that it is pending, also one by another thread: so no
         # thread may be between its erasure and the clean-up of the index.
-        with self._runtime.between_erasures():
-            pending = self._backend.scrub()
-        return pending, self._backend.scan(thinned(self._pieces, MOST_FRAGMENTS))
+        with self._context.between_erasures():
+            pending = self._backend.wipe()
+        return pending, self._backend.scan(sample_evenly(self._fragments, MAX_FRAGMENTS))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from holdfast.values import Candidate, Head, Holder
 
-_MOST_REASONS: Final = 5
+_MAX_REASONS: Final = 5
 
 
 class HoldfastError(Exception):
@@ -142,7 +142,7 @@ class Diverged(Conflict):
     """
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
-        shown = [f"session {id}: {why}" for id, why in list(reasons.items())[:_MOST_REASONS]]
+        shown = [f"session {id}: {why}" for id, why in list(reasons.items())[:_MAX_REASONS]]
         more = len(reasons) - len(shown)
         rest = f"; and {more} more" if more else ""
         super().__init__(

@@ -16,11 +16,11 @@ from holdfast.values import Holder
 
 def this_process() -> Holder:
     """Return the identity of the calling process."""
-    return _name_process(os.getpid())
+    return _process_identity(os.getpid())
 
 
 @lru_cache(maxsize=1)
-def _name_process(pid: int) -> Holder:
+def _process_identity(pid: int) -> Holder:
     """Return a process's identity; cached by pid, because a forked child is another process."""
     return Holder(
         host=os.uname().nodename,
@@ -40,7 +40,7 @@ def is_alive(holder: Holder) -> bool | None:
     return _start_time(holder.pid) == holder.started
 
 
-def give_up(token: str) -> None:
+def mark_given_up(token: str) -> None:
     """Record that this process gave up a turn, by its token; the store may still show it open."""
     _given_up.add(token)
 

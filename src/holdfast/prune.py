@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from holdfast.context import Runtime
+from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
 from holdfast.errors import BadQuery, Damaged
 from holdfast.operations import retention
@@ -19,19 +19,19 @@ Progress: TypeAlias = Callable[[int, int], None]
 _DAMAGED: Final = "it, or a session that comes from it, is damaged"
 
 
-def apply(
-    runtime: Runtime, plan: Plan, *, archive: str | None, progress: Progress | None
+def apply_plan(
+    runtime: StoreContext, plan: Plan, *, archive: str | None, progress: Progress | None
 ) -> RetentionReport:
     """Apply a plan to the sessions that are still as planned; report the others as spared."""
     if not isinstance(plan, Plan):
         raise BadQuery("plan: expected a Plan, as store.retention() returns it")
-    return _Application(runtime, plan, progress).run(archive)
+    return _PlanRunner(runtime, plan, progress).run(archive)
 
 
-class _Application:
+class _PlanRunner:
     """Applies one plan."""
 
-    def __init__(self, runtime: Runtime, plan: Plan, progress: Progress | None) -> None:
+    def __init__(self, runtime: StoreContext, plan: Plan, progress: Progress | None) -> None:
         self._runtime = runtime
         self._plan = plan
         self._progress = progress
@@ -43,7 +43,7 @@ class _Application:
     def run(self, archive: str | None) -> RetentionReport:
         """Archive, trash and purge; return what was done."""
         written = None if archive is None else self._archive(archive)
-        for item in self._left(self._plan.trash):
+        for item in self._remaining(self._plan.trash):
             self._trash(item)
         pending, scan = self._purge()
         return RetentionReport(
@@ -60,8 +60,8 @@ class _Application:
         """Export the sessions of the plan to a file; spare those that it does not hold whole."""
         from holdfast.transfer.archive import archive as write_archive  # noqa: PLC0415 - few callers need it
 
-        self._spare_the_lost()
-        messages = {item.session_id: item.messages for item in self._left(self._plan.items)}
+        self._spare_missing()
+        messages = {item.session_id: item.messages for item in self._remaining(self._plan.items)}
         if not messages:
             return None
         written, incomplete = write_archive(
@@ -72,19 +72,19 @@ class _Application:
             progress=None,
             report=self._runtime.report,
         )
-        for item in self._left(self._plan.items):
+        for item in self._remaining(self._plan.items):
             if item.session_id in incomplete:
                 self._spare(item, incomplete[item.session_id])
         return written
 
-    def _spare_the_lost(self) -> None:
+    def _spare_missing(self) -> None:
         """Spare sessions that no longer exist: they cannot be archived."""
-        existing = self._runtime.backend.read(retention.there(self._plan.items))
+        existing = self._runtime.backend.read(retention.existing_ids(self._plan.items))
         for item in self._plan.items:
             if item.session_id not in existing:
-                self._spare(item, retention.GONE)
+                self._spare(item, retention.NO_LONGER_EXISTS)
 
-    def _left(self, items: Iterable[PlanItem]) -> list[PlanItem]:
+    def _remaining(self, items: Iterable[PlanItem]) -> list[PlanItem]:
         return [item for item in items if item.session_id not in self._spared]
 
     def _trash(self, item: PlanItem) -> None:
@@ -97,10 +97,10 @@ class _Application:
             self._trashed.append(item.session_id)
         else:
             self._spare(item, reason)
-        self._step()
+        self._report_progress()
 
     def _purge(self) -> tuple[tuple[str, ...], Scan | None]:
-        items = self._left(self._plan.purge)
+        items = self._remaining(self._plan.purge)
         if not items:
             return (), None
         erasure = Erasure(self._runtime)
@@ -109,26 +109,26 @@ class _Application:
                 self._purge_one(erasure, item)
         finally:
             # Also after an interruption: what was purged must not stay in the files.
-            settled = erasure.settle() if self._purged else ((), None)
+            settled = erasure.wipe_and_scan() if self._purged else ((), None)
         return settled
 
     def _purge_one(self, erasure: Erasure, item: PlanItem) -> None:
         try:
-            done = erasure.write(retention.foretell(item), retention.purge(item))
+            done = erasure.write(retention.plan_erasure(item), retention.purge(item))
         except Damaged:
             done = _DAMAGED
         if isinstance(done, str):
             self._spare(item, done)
         else:
             self._purged.append(item)
-        self._step()
+        self._report_progress()
 
     def _spare(self, item: PlanItem, why: str) -> None:
         self._spared[item.session_id] = Spared(
             session_id=item.session_id, title=item.title, why=why
         )
 
-    def _step(self) -> None:
+    def _report_progress(self) -> None:
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, len(self._plan))

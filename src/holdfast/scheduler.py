@@ -16,31 +16,31 @@ import weakref
 from typing import Protocol
 
 _log = logging.getLogger("holdfast")
-_live: weakref.WeakSet[Keeper] = weakref.WeakSet()
+_schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 
-class Task(Protocol):
+class ScheduledTask(Protocol):
     """Work that the scheduler runs in the background."""
 
     def tick(self) -> float | None:
         """Do the work; return the seconds until the next run, or `None` to stop."""
         ...
 
-    def last_call(self) -> None:
+    def on_close(self) -> None:
         """Do what must be done before the store is closed."""
         ...
 
 
-class Keeper:
+class Scheduler:
     """Runs tasks when they are due, in one background thread."""
 
     def __init__(self) -> None:
-        self.begin_anew()
-        _live.add(self)
+        self.reset_after_fork()
+        _schedulers.add(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop all tasks and the thread; a forked child calls this."""
-        self._due: list[tuple[float, int, weakref.ref[Task]]] = []
+        self._queue: list[tuple[float, int, weakref.ref[ScheduledTask]]] = []
         # A signal handler cannot interrupt taking or releasing a plain lock.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -48,21 +48,21 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def schedule(self, task: Task, seconds: float) -> None:
+    def schedule(self, task: ScheduledTask, seconds: float) -> None:
         """Run `task.tick` in `seconds` seconds."""
         with self._lock:
             if self._closed:
                 return
             when = time.monotonic() + seconds
-            heapq.heappush(self._due, (when, next(self._count), weakref.ref(task)))
+            heapq.heappush(self._queue, (when, next(self._count), weakref.ref(task)))
             if self._thread is None:
-                self._thread = self._started()
-            elif self._due[0][0] == when:
+                self._thread = self._start_thread()
+            elif self._queue[0][0] == when:
                 self._changed.notify()
 
-    def _started(self) -> threading.Thread | None:
+    def _start_thread(self) -> threading.Thread | None:
         """Start the thread; `None` if the system allows no more, then the next task retries."""
-        thread = threading.Thread(target=self._serve, name="holdfast-keeper", daemon=True)
+        thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
@@ -78,37 +78,37 @@ class Keeper:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(1.0)
-        due, self._due = self._due, []
+        due, self._queue = self._queue, []
         for _, _, reference in due:
             task = reference()
             if task is not None:
-                task.last_call()
+                task.on_close()
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         while True:
-            reference = self._next()
+            reference = self._next_due()
             if reference is None:
                 return
             task = reference()
             if task is None:
                 continue
-            again = _tick(task)
+            again = _run_task(task)
             if again is not None:
                 self.schedule(task, again)
             # The loop's own reference must not keep a leaked turn alive until the next one.
             del task
 
-    def _next(self) -> weakref.ref[Task] | None:
+    def _next_due(self) -> weakref.ref[ScheduledTask] | None:
         with self._lock:
             while not self._closed:
-                remaining = self._due[0][0] - time.monotonic() if self._due else None
+                remaining = self._queue[0][0] - time.monotonic() if self._queue else None
                 if remaining is not None and remaining <= 0:
-                    return heapq.heappop(self._due)[2]
+                    return heapq.heappop(self._queue)[2]
                 self._changed.wait(remaining)
             return None
 
 
-def _tick(task: Task) -> float | None:
+def _run_task(task: ScheduledTask) -> float | None:
     try:
         return task.tick()
     except Exception:  # noqa: BLE001 - see below
@@ -118,8 +118,8 @@ def _tick(task: Task) -> float | None:
 
 
 def _after_fork() -> None:
-    for keeper in list(_live):
-        keeper.begin_anew()
+    for keeper in list(_schedulers):
+        keeper.reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

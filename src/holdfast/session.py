@@ -12,14 +12,14 @@ from typing import Unpack
 import msgspec
 
 from holdfast import codec, ids
-from holdfast.context import Runtime
+from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
 from holdfast.errors import BadQuery
 from holdfast.follow import Follower
 from holdfast.operations import append, erase, head_moves, lineage, queries, queue, sessions, turns
-from holdfast.operations.positions import check_place
+from holdfast.operations.positions import check_position
 from holdfast.storage.protocol import SessionRow
-from holdfast.turn import Turn, TurnState
+from holdfast.turn import Turn, TurnCore
 from holdfast.values import (
     JSON,
     BranchInfo,
@@ -28,7 +28,7 @@ from holdfast.values import (
     Head,
     Link,
     Message,
-    Place,
+    MessageRef,
     Provider,
     QueuedInput,
     Recovered,
@@ -43,8 +43,10 @@ from holdfast.values import (
 class Session:
     """One session of a store; `Store.session`, `create` and `get` return these."""
 
-    def __init__(self, context: Runtime, row: SessionRow, *, interrupted: bool = False) -> None:
-        self._runtime = context
+    def __init__(
+        self, context: StoreContext, row: SessionRow, *, interrupted: bool = False
+    ) -> None:
+        self._context = context
         self._n = row.n
         self._read = context.backend.read
         self._write = context.backend.write
@@ -66,14 +68,14 @@ class Session:
 
     def append(self, *messages: Message, expect: Head | None = None) -> Head:
         """Store messages, all or none, each id once; return the new head. Needs no turn."""
-        batch = codec.encode_batch(messages, self._runtime.now())
+        batch = codec.encode_batch(messages, self._context.now())
         return self._write(append.append(self._n, batch, expect=expect))
 
     def turn(
         self, *, wait: float = 0.0, model: str | None = None, run_id: str | None = None
     ) -> Turn:
         """Open a turn in a `with` block; `SessionBusy` if another is open after `wait` seconds."""
-        state = TurnState(self._runtime, self._n, self.id, model=model, run_id=run_id)
+        state = TurnCore(self._context, self._n, self.id, model=model, run_id=run_id)
         return Turn(state, wait=wait)
 
     def messages(
@@ -95,7 +97,7 @@ class Session:
                 before=before,
                 after=after,
                 branch=branch,
-                report=self._runtime.report,
+                report=self._context.report,
             )
         )
 
@@ -116,7 +118,7 @@ class Session:
         """
         from holdfast.windows import build  # noqa: PLC0415 - only agents need it
 
-        options = build.Wish(
+        options = build.WindowOptions(
             provider=provider,
             max_tokens=max_tokens,
             reserve=reserve,
@@ -125,14 +127,14 @@ class Session:
             system=system,
             timestamps=timestamps,
         )
-        query = build.window(self._n, build.check_wish(options), self._runtime.report)
+        query = build.window(self._n, build.check_options(options), self._context.report)
         return self._read(query)
 
     # ----------------------------------------------------------------------- forks and branches
 
     def fork(
         self,
-        at: Place | None = None,
+        at: MessageRef | None = None,
         *,
         key: str | None = None,
         title: str | None = None,
@@ -146,8 +148,8 @@ class Session:
         `at` is a seq, a message's id or a head (of any branch); inside a tool exchange it moves to
         before it. Scope, agent, model and cwd are inherited.
         """
-        at = check_place(at, "at")
-        identity = sessions.identity(
+        at = check_position(at, "at")
+        identity = sessions.make_identity(
             id=ids.session_id(),
             key=key,
             scope=None,
@@ -158,9 +160,9 @@ class Session:
             metadata=metadata,
         )
         origin = sessions.Origin(parent=self._n, relation="fork", at=at, expect=expect)
-        return Session(self._runtime, self._write(sessions.create(identity, origin=origin)))
+        return Session(self._context, self._write(sessions.create(identity, origin=origin)))
 
-    def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
+    def rewind(self, to: MessageRef, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest: a seq, an id or a head; nothing is lost, see `branches`.
 
         Inside a tool exchange it moves to before it, as the returned head shows.
@@ -177,7 +179,7 @@ class Session:
 
     def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
         """Replace the history by these messages, atomically; a common prefix is shared."""
-        batch = codec.encode_history(messages, self._runtime.now())
+        batch = codec.encode_history(messages, self._context.now())
         operation = head_moves.replace(self._n, batch, token=ids.message_id(), expect=expect)
         return self._write(operation)
 
@@ -186,7 +188,7 @@ class Session:
         return self._write(head_moves.clear(self._n, token=ids.message_id(), expect=expect))
 
     def summarize(
-        self, text: str, *, upto: Place | None = None, expect: Head | None = None
+        self, text: str, *, upto: MessageRef | None = None, expect: Head | None = None
     ) -> Head:
         """Append a summary that replaces, in windows, the history up to `upto`, inclusive.
 
@@ -197,34 +199,34 @@ class Session:
             text,
             upto,
             message_id=ids.message_id(),
-            now=self._runtime.now(),
+            now=self._context.now(),
             expect=expect,
         )
         return self._write(operation)
 
     def summary(self) -> Message | None:
         """Read the newest summary; it covers the history up to the message with id `covers`."""
-        return self._read(queries.summary(self._n, self._runtime.report))
+        return self._read(queries.summary(self._n, self._context.report))
 
     def covered(self) -> int:
         """Return the last seq that the newest summary covers; 0 without one."""
-        return self._read(queries.covered(self._n, self._runtime.report))
+        return self._read(queries.covered(self._n, self._context.report))
 
-    def erase(self, message: Place) -> EraseReport:
+    def erase(self, message: MessageRef) -> EraseReport:
         """Erase the content of a message wherever it is shared; its id, seq, role and time stay.
 
         It is given by its id, a seq of the history, or a head. An open turn is not disturbed. This
         cannot be undone; windows leave the message out.
         """
-        position = check_place(message, "message")
+        position = check_position(message, "message")
         if position is None:
             raise BadQuery("message: pass the id or seq of the message to erase")
-        erasure = Erasure(self._runtime)
+        erasure = Erasure(self._context)
         report = erasure.write(
-            erase.foretell(self._n, position),
+            erase.plan_erasure(self._n, position),
             lambda planned: erase.erase(self._n, position, planned),
         )
-        pending, scan = erasure.settle()
+        pending, scan = erasure.wipe_and_scan()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
 
     def branches(self) -> list[BranchInfo]:
@@ -252,9 +254,9 @@ class Session:
     def enqueue(self, content: Content | Message) -> QueuedInput:
         """Store input for the next turn, which takes it with `take_queued`."""
         message = to_input(content)
-        item = codec.encode(message, self._runtime.now())
-        operation = queue.enqueue(self._n, item, self._runtime.clock.micros())
-        return queries.as_queued(*self._write(operation))
+        item = codec.encode(message, self._context.now())
+        operation = queue.enqueue(self._n, item, self._context.clock.micros())
+        return queries.queued_input(*self._write(operation))
 
     def queued(self) -> list[QueuedInput]:
         """List queued input, in order."""
@@ -278,12 +280,12 @@ class Session:
 
         A `BranchChanged` among them means that the session moved to another branch.
         """
-        return Follower(self._runtime, self._n, after)
+        return Follower(self._context, self._n, after)
 
 
-def runtime_of(session: Session) -> Runtime:
+def context_of(session: Session) -> StoreContext:
     """Return the context that a session shares with its store."""
-    return session._runtime  # noqa: SLF001 - this module's own
+    return session._context  # noqa: SLF001 - this module's own
 
 
 def number_of(session: Session) -> int:

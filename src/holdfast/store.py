@@ -13,17 +13,17 @@ import msgspec
 
 from holdfast import ids, titles, validation
 from holdfast.clock import Clock, SystemClock, to_micros
-from holdfast.context import Runtime
+from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
 from holdfast.errors import SessionNotFound
 from holdfast.follow import StoreFollower
 from holdfast.operations import deletion, listing, queries, resolve, retention, sessions
-from holdfast.operations.retention_rules import Rules, duration
-from holdfast.search.time_filter import Bound, moment
+from holdfast.operations.retention_rules import RetentionRules, parse_duration
+from holdfast.search.time_filter import Bound, parse_time
 from holdfast.session import Session
-from holdfast.storage.protocol import Backend, Listing, Query, SessionRow
+from holdfast.storage.protocol import Backend, Query, SessionFilter, SessionRow
 from holdfast.storage.registry import open_backend
-from holdfast.url import Durability, check_durability, parse
+from holdfast.url import Durability, check_durability, parse_url
 from holdfast.values import (
     JSON,
     BackupReport,
@@ -61,7 +61,7 @@ def open(
     """Open a store: a path, `sqlite:///…`, `postgresql://…`, `memory:`, or `$HOLDFAST_URL`."""
     clock = SystemClock()
     backend = open_backend(
-        parse(url, os.environ),
+        parse_url(url, os.environ),
         tenant=validation.check_name(tenant, "tenant"),
         durability=check_durability(durability),
         readonly=readonly,
@@ -77,7 +77,7 @@ class Store:
     """
 
     def __init__(self, backend: Backend, clock: Clock | None = None) -> None:
-        self._runtime = Runtime(backend, clock or SystemClock())
+        self._context = StoreContext(backend, clock or SystemClock())
         self._read = backend.read
         self._write = backend.write
         self._backend = backend
@@ -100,7 +100,7 @@ class Store:
     @property
     def damage(self) -> list[Damage]:
         """The damage found since the store was opened."""
-        return list(self._runtime.damage)
+        return list(self._context.damage)
 
     # ------------------------------------------------------------------------------- sessions
 
@@ -120,12 +120,12 @@ class Store:
 
         The other arguments are used only when it is created.
         """
-        found = self._open(resolve.find_by_key(key))
+        found = self._open_found(resolve.find_by_key(key))
         if found is not None:
             return found
         if not create:
             raise SessionNotFound(f"no session has the key {key!r}.")
-        identity = sessions.identity(
+        identity = sessions.make_identity(
             id=ids.session_id(),
             key=key,
             scope=scope,
@@ -135,7 +135,7 @@ class Store:
             cwd=cwd,
             metadata=metadata,
         )
-        return Session(self._runtime, self._write(sessions.create(identity, reuse=True)))
+        return Session(self._context, self._write(sessions.create(identity, reuse=True)))
 
     def create(
         self,
@@ -156,7 +156,7 @@ class Store:
         `delegate` and `import` start empty.
         """
         sessions.check_relation(relation, parent=parent is not None)
-        identity = sessions.identity(
+        identity = sessions.make_identity(
             id=ids.session_id(),
             key=key,
             scope=scope,
@@ -168,13 +168,13 @@ class Store:
         )
         origin = None
         if parent is not None:
-            origin = sessions.Origin(parent=self._number(parent), relation=relation)
-        return Session(self._runtime, self._write(sessions.create(identity, origin=origin)))
+            origin = sessions.Origin(parent=self._session_number(parent), relation=relation)
+        return Session(self._context, self._write(sessions.create(identity, origin=origin)))
 
-    def _number(self, named: str | Session) -> int:
+    def _session_number(self, named: str | Session) -> int:
         if isinstance(named, Session):
             return self._read(resolve.find_by_id(named.id)).n
-        return self._read(resolve.find(named, self._runtime.report)).n
+        return self._read(resolve.find(named, self._context.report)).n
 
     def get(self, ref: str) -> Session:
         """Open a session by id, unique id prefix (4 characters or more), key, run id or title.
@@ -182,8 +182,10 @@ class Store:
         `@latest` is the one written to last, `@latest:SCOPE` the same within a scope, `@pinned` the
         only pinned one. `AmbiguousRef` has the candidates if several match.
         """
-        row, interrupted = self._read(queries.opened(resolve.find(ref, self._runtime.report)))
-        return Session(self._runtime, row, interrupted=interrupted)
+        row, interrupted = self._read(
+            queries.find_with_interrupted(resolve.find(ref, self._context.report))
+        )
+        return Session(self._context, row, interrupted=interrupted)
 
     def latest(
         self, *, scope: str | None = None, agent: str | None = None, cwd: str | None = None
@@ -191,8 +193,8 @@ class Store:
         """Open the session that was written to last; unreadable ones are skipped."""
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd)):
             validation.check_filter(value, field)
-        wanted = Listing(scope=scope, agent=agent, cwd=cwd, delegates=False)
-        return self._open(listing.latest(wanted, self._runtime.report))
+        wanted = SessionFilter(scope=scope, agent=agent, cwd=cwd, delegates=False)
+        return self._open_found(listing.latest(wanted, self._context.report))
 
     def sessions(
         self,
@@ -220,7 +222,7 @@ class Store:
             validation.check_filter(value, field)
         for field, flag in (("pinned", pinned), ("archived", archived), ("trashed", trashed)):
             validation.check_flag(flag, field, optional=field != "trashed")
-        wanted = Listing(
+        wanted = SessionFilter(
             scope=scope,
             agent=agent,
             cwd=cwd,
@@ -228,17 +230,17 @@ class Store:
             pinned=pinned,
             archived=archived,
             trashed=trashed,
-            since=self._moment(since, "since"),
-            until=self._moment(until, "until"),
+            since=self._parse_bound(since, "since"),
+            until=self._parse_bound(until, "until"),
         )
-        request = listing.Asked(
+        request = listing.PageRequest(
             listing=wanted, state=state, order=order, limit=limit, cursor=cursor
         )
-        return Page(*self._read(listing.page(request, self._runtime.report)))
+        return Page(*self._read(listing.page(request, self._context.report)))
 
-    def _moment(self, value: datetime | str | None, bound: Bound) -> int | None:
+    def _parse_bound(self, value: datetime | str | None, bound: Bound) -> int | None:
         """Return a time bound of a list in microseconds; days are in the local time zone."""
-        found = moment(value, bound, self._runtime.now().astimezone())
+        found = parse_time(value, bound, self._context.now().astimezone())
         return None if found is None else to_micros(found)
 
     def search(
@@ -265,11 +267,11 @@ class Store:
         searched only if requested, the trash never.
         """
         from holdfast.search import engine  # noqa: PLC0415 - few callers need it
-        from holdfast.search.request import request as parse_request  # noqa: PLC0415
+        from holdfast.search.request import parse_request  # noqa: PLC0415
 
         request = parse_request(
             text,
-            now=self._runtime.now(),
+            now=self._context.now(),
             scope=scope,
             agent=agent,
             role=role,
@@ -283,11 +285,11 @@ class Store:
             limit=limit,
             cursor=cursor,
         )
-        return engine.search(self._backend, self._runtime.index, request, self._runtime.report)
+        return engine.search(self._backend, self._context.index, request, self._context.report)
 
     def index_status(self) -> IndexStatus:
         """Return the state of the search index; searches are correct in every state."""
-        return self._runtime.index.status()
+        return self._context.index.status()
 
     def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Bring the search index up to date now, however long it takes.
@@ -295,19 +297,19 @@ class Store:
         Searches do so themselves as far as it is quick; the rest is done in the background.
         `progress` is called with the number of messages done, and of all.
         """
-        self._runtime.index.catch_up(progress)
+        self._context.index.catch_up(progress)
 
     def check_index(self) -> builtins.list[str]:
         """Compare the whole search index with the messages; return what is wrong."""
-        return self._runtime.index.check()
+        return self._context.index.check()
 
     def rebuild_index(self, progress: Callable[[int, int], None] | None = None) -> IndexStatus:
         """Rebuild the search index; `progress` is called with the number of messages done, and all.
 
         This is never necessary: a missing, damaged or stale index is replaced automatically.
         """
-        self._runtime.index.rebuild(progress)
-        return self._runtime.index.status()
+        self._context.index.rebuild(progress)
+        return self._context.index.status()
 
     def make_titles(self, make: TitleMaker, *, limit: int = 50) -> builtins.list[SessionInfo]:
         """Set titles made by `make` (such as a model) on the newest sessions that have none.
@@ -318,31 +320,31 @@ class Store:
         """
         titled = []
         for info in self.sessions(limit=limit):
-            if titles.wants_one(info):
+            if titles.needs_title(info):
                 session = self.get(info.id)
-                title = titles.fold(make(session) or "")
+                title = titles.shorten(make(session) or "")
                 if title:
                     titled.append(session.update(auto_title=title))
         return titled
 
     def follow(self, since: int = 0) -> StoreFollower:
         """Iterate over writes to any session, as they happen."""
-        return StoreFollower(self._runtime, validation.check_number(since, "since"))
+        return StoreFollower(self._context, validation.check_number(since, "since"))
 
-    def _open(self, find: Query[SessionRow | None]) -> Session | None:
-        row, interrupted = self._read(queries.opened(find))
-        return None if row is None else Session(self._runtime, row, interrupted=interrupted)
+    def _open_found(self, find: Query[SessionRow | None]) -> Session | None:
+        row, interrupted = self._read(queries.find_with_interrupted(find))
+        return None if row is None else Session(self._context, row, interrupted=interrupted)
 
     # ------------------------------------------------------------------------------- deletion
 
     def trash(self, ref: str) -> SessionInfo:
         """Move a session to the trash: it is no longer listed, its key is free, nothing is lost."""
-        row = self._read(resolve.find(ref, self._runtime.report))
+        row = self._read(resolve.find(ref, self._context.report))
         return self._write(deletion.trash(row.n))
 
     def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
         """Restore a session from the trash; `KeyTaken` if its key is in use, unless `keyless`."""
-        row = self._read(resolve.find_in_trash(ref, self._runtime.report))
+        row = self._read(resolve.find_in_trash(ref, self._context.report))
         return self._write(deletion.restore(row.n, keyless=keyless))
 
     def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
@@ -352,13 +354,13 @@ class Store:
         they are erased in the forks, too. `SessionBusy` while a turn is open.
         """
         deletion.check_forks(forks)
-        row = self._read(resolve.find_anywhere(ref, self._runtime.report))
-        erasure = Erasure(self._runtime)
+        row = self._read(resolve.find_anywhere(ref, self._context.report))
+        erasure = Erasure(self._context)
         report = erasure.write(
-            deletion.foretell(row.n, forks=forks),
-            lambda planned: deletion.purge(row.n, row.id, forks=forks, doomed=planned),
+            deletion.plan_erasure(row.n, forks=forks),
+            lambda planned: deletion.purge(row.n, row.id, forks=forks, planned=planned),
         )
-        pending, scan = erasure.settle()
+        pending, scan = erasure.wipe_and_scan()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
 
     def retention(
@@ -379,9 +381,9 @@ class Store:
         removed.
         """
         validation.check_filter(scope, "scope")
-        rules = Rules(
-            older_than=duration(older_than, "older_than"),
-            idle=duration(idle, "idle"),
+        rules = RetentionRules(
+            older_than=parse_duration(older_than, "older_than"),
+            idle=parse_duration(idle, "idle"),
             keep_last=(
                 None
                 if keep_last is None
@@ -391,7 +393,7 @@ class Store:
             max_bytes=None
             if max_bytes is None
             else validation.check_number(max_bytes, "max_bytes"),
-            empty_trash=duration(empty_trash, "empty_trash"),
+            empty_trash=parse_duration(empty_trash, "empty_trash"),
         )
         return self._read(retention.plan(rules))
 
@@ -409,7 +411,7 @@ class Store:
         from holdfast import prune  # noqa: PLC0415 - few callers need it
 
         to = None if archive is None else os.fspath(archive)
-        return prune.apply(self._runtime, plan, archive=to, progress=progress)
+        return prune.apply_plan(self._context, plan, archive=to, progress=progress)
 
     # ---------------------------------------------------------------------------- whole store
 
@@ -447,13 +449,13 @@ class Store:
 
         return export.export(
             self._backend,
-            self._runtime.clock,
+            self._context.clock,
             os.fspath(to),
             refs,
             overwrite=overwrite,
             redact=redact,
             progress=progress,
-            report=self._runtime.report,
+            report=self._context.report,
         )
 
     def review(
@@ -467,11 +469,11 @@ class Store:
 
         return export.review(
             self._backend,
-            self._runtime.clock,
+            self._context.clock,
             refs,
             redact=redact,
             progress=progress,
-            report=self._runtime.report,
+            report=self._context.report,
         )
 
     def import_(
@@ -506,7 +508,7 @@ class Store:
         if not isinstance(to, Store):
             with open(to, tenant=self.tenant) as target:
                 return self.copy(target, progress=progress)
-        return copy.copy(self._backend, to.backend, progress=progress, report=self._runtime.report)
+        return copy.copy(self._backend, to.backend, progress=progress, report=self._context.report)
 
     def stats(self) -> Stats:
         """Return counts of what the store contains."""
@@ -518,7 +520,7 @@ class Store:
 
     def close(self) -> None:
         """Close the store. Open turns stay open until their lease expires."""
-        self._runtime.close()
+        self._context.close()
 
     def __enter__(self) -> Self:
         """Return itself, to be closed at the end of the block."""

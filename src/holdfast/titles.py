@@ -17,50 +17,50 @@ import msgspec
 from holdfast.values import Message, SessionInfo, TitleBy
 
 PREVIEW_LENGTH: Final = 120
-_NOT_SAID: Final = ("hidden", "command", "injected")
+_HIDDEN_FLAGS: Final = ("hidden", "command", "injected")
 
-NONE: Final = 0
-ASSISTANT: Final = 1
-USER: Final = 2
+RANK_NONE: Final = 0
+RANK_ASSISTANT: Final = 1
+RANK_USER: Final = 2
 
 
 class Preview(msgspec.Struct, frozen=True):
     """A preview, its rank (a higher one replaces it), and the seq of its message."""
 
     text: str | None = None
-    rank: int = NONE
+    rank: int = RANK_NONE
     seq: int = 0
 
 
-def preview(messages: Iterable[Message], first: int, so_far: Preview) -> Preview:
+def update_preview(messages: Iterable[Message], first: int, so_far: Preview) -> Preview:
     """Return the preview after these messages, the first of which has the seq `first`."""
     for seq, message in enumerate(messages, first):
-        if so_far.rank == USER:
+        if so_far.rank == RANK_USER:
             break
         rank = _rank(message)
-        if rank > so_far.rank and (text := fold(message.text)):
+        if rank > so_far.rank and (text := shorten(message.text)):
             so_far = Preview(text, rank, seq)
     return so_far
 
 
 def _rank(message: Message) -> int:
-    if any(message.metadata.get(flag) for flag in _NOT_SAID):
-        return NONE
-    return {"user": USER, "assistant": ASSISTANT}.get(message.role, NONE)
+    if any(message.metadata.get(flag) for flag in _HIDDEN_FLAGS):
+        return RANK_NONE
+    return {"user": RANK_USER, "assistant": RANK_ASSISTANT}.get(message.role, RANK_NONE)
 
 
-def fold(text: str) -> str:
+def shorten(text: str) -> str:
     """Return text with white space folded, cut to the length of a preview."""
     # Only the start can matter: a 50 MB message must not be split into words.
     return " ".join(text.lstrip()[: PREVIEW_LENGTH * 20].split())[:PREVIEW_LENGTH]
 
 
-def loose(title: str) -> str:
+def normalize_title(title: str) -> str:
     """Return a title for comparison: titles that differ in case or composition are equal."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", title).casefold())
 
 
-def wants_one(info: SessionInfo) -> bool:
+def needs_title(info: SessionInfo) -> bool:
     """Return whether a session needs an automatic title: it has messages and no title."""
     return info.title is None and info.messages > 0 and info.state != "damaged"
 

@@ -17,11 +17,11 @@ from typing import Final, TypeAlias
 
 from holdfast.values import WHOLE_OUTPUT, File, Message, Part, Text, Thinking, ToolCall, ToolResult
 
-Count: TypeAlias = Callable[[str], int]
+TokenCounter: TypeAlias = Callable[[str], int]
 
-MESSAGE: Final = 4  # the overhead of a message
-IMAGE: Final = 1_000
-_OTHER_FILE: Final = 500
+MESSAGE_TOKENS: Final = 4  # the overhead of a message
+IMAGE_TOKENS: Final = 1_000
+_FILE_TOKENS: Final = 500
 _LETTERS: Final = string.ascii_letters.encode()
 _DIGITS: Final = string.digits.encode()
 
@@ -45,9 +45,9 @@ def of_text(text: str) -> int:
     )
 
 
-def of_message(message: Message, count: Count = of_text) -> int:
+def of_message(message: Message, count: TokenCounter = of_text) -> int:
     """Return the tokens of a message in a window."""
-    return MESSAGE + sum(of_part(part, count) for part in message.parts)
+    return MESSAGE_TOKENS + sum(of_part(part, count) for part in message.parts)
 
 
 def of_reply(message: Message) -> int:
@@ -55,23 +55,23 @@ def of_reply(message: Message) -> int:
     return sum(of_part(part) for part in message.parts if not isinstance(part, Thinking))
 
 
-def of_part(part: Part, count: Count = of_text) -> int:
+def of_part(part: Part, count: TokenCounter = of_text) -> int:
     """Return the tokens of a part."""
     if isinstance(part, Text | Thinking):
         return count(part.text)
     if isinstance(part, ToolCall):
         arguments = part.arguments if isinstance(part.arguments, str) else repr(part.arguments)
-        return MESSAGE + count(part.name) + count(arguments)
+        return MESSAGE_TOKENS + count(part.name) + count(arguments)
     if isinstance(part, ToolResult):
-        return MESSAGE + _of_result(part, count)
+        return MESSAGE_TOKENS + _of_result(part, count)
     if isinstance(part, File):
         if part.mime == WHOLE_OUTPUT:
-            return MESSAGE
-        return IMAGE if (part.mime or "").startswith("image/") else _OTHER_FILE
+            return MESSAGE_TOKENS
+        return IMAGE_TOKENS if (part.mime or "").startswith("image/") else _FILE_TOKENS
     return count(repr(part.data))
 
 
-def _of_result(result: ToolResult, count: Count) -> int:
+def _of_result(result: ToolResult, count: TokenCounter) -> int:
     if isinstance(result.content, str):
         return count(result.content)
     return sum(of_part(piece, count) for piece in result.content)

@@ -18,43 +18,43 @@ from typing import Final, Self, Unpack
 import msgspec
 
 from holdfast import codec, processes, validation
-from holdfast.context import Runtime
-from holdfast.draft import Draft, DraftState, TurnRef, note_failure
+from holdfast.context import StoreContext
+from holdfast.draft import Draft, DraftCore, TurnRef, note_failure
 from holdfast.errors import HoldfastError, Invalid, SessionBusy, TurnLost
 from holdfast.ids import message_id, turn_id
 from holdfast.operations import append, queue, turns
 from holdfast.processes import this_process
-from holdfast.storage.protocol import Verb
+from holdfast.storage.protocol import Operation
 from holdfast.values import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
 
-_LONGEST_ERROR: Final = 4096
-_WAIT_STEP: Final = 0.5
+_MAX_ERROR_CHARS: Final = 4096
+_RETRY_INTERVAL_S: Final = 0.5
 
 
-class TurnState:
+class TurnCore:
     """One turn of one session, as its holder sees it; also the task that renews its lease."""
 
     def __init__(
         self,
-        context: Runtime,
+        context: StoreContext,
         session: int,
         session_id: str,
         *,
         model: str | None,
         run_id: str | None,
     ) -> None:
-        self.runtime = context
+        self.context = context
         self.session = session
         self.number = 0
-        self.over = False
-        self.draft: DraftState | None = None
+        self.ended = False
+        self.draft: DraftCore | None = None
         self._session_id = session_id
         self._model = model
         self._pid = os.getpid()
         for field, value in (("model", model), ("run_id", run_id)):
             if value is not None:
                 validation.check_name(value, field)
-        self.claim = turns.Claim(
+        self.claim = turns.TurnClaim(
             session=session,
             token=message_id(),
             holder=this_process(),
@@ -68,23 +68,23 @@ class TurnState:
         """The turn's id."""
         return turn_id(self._session_id, self.number)
 
-    def opened(self, opened: turns.Opened) -> None:
+    def on_opened(self, opened: turns.OpenedTurn) -> None:
         """Set the number of the opened turn, and start renewing its lease."""
         self.number = opened.number
-        self.runtime.keeper.schedule(self, self.claim.lease / 3)
+        self.context.scheduler.schedule(self, self.claim.lease / 3)
 
     def tick(self) -> float | None:
         """Renew the lease in the background; return the seconds until the next renewal."""
-        if self.over or os.getpid() != self._pid:
+        if self.ended or os.getpid() != self._pid:
             return None
         operation = turns.renew(self.session, self.number, self.claim.lease)
         try:
-            self.runtime.backend.submit(operation)
+            self.context.backend.submit(operation)
         except HoldfastError:
             return None
         return self.claim.lease / 3
 
-    def last_call(self) -> None:
+    def on_close(self) -> None:
         """Do nothing: the lease of a turn that is open when the store closes expires."""
 
     def check(self) -> None:
@@ -94,54 +94,54 @@ class TurnState:
         if os.getpid() != self._pid:
             raise TurnLost(self.id, "belongs to the process that forked this one")
 
-    def add(self, message: Message) -> Verb[Message]:
+    def add(self, message: Message) -> Operation[Message]:
         """Return the operation that stores a message of this turn."""
         self.check()
-        item = codec.encode(message, self.runtime.now())
-        return append.add(self.session, item, self.number)
+        item = codec.encode(message, self.context.now())
+        return append.append_in_turn(self.session, item, self.number)
 
-    def named(self, message: Message) -> Message:
+    def with_turn_id(self, message: Message) -> Message:
         """Return a stored message with the id of this turn."""
         return msgspec.structs.replace(message, turn_id=self.id)
 
-    def start_tool(self, call_id: str) -> Verb[None]:
+    def start_tool(self, call_id: str) -> Operation[None]:
         """Return the operation that records the start of a tool."""
         self.check()
         validation.check_name(call_id, "call_id")
         return turns.start_tool(self.session, self.number, call_id)
 
-    def take_queued(self) -> Verb[list[Message]]:
+    def take_queued(self) -> Operation[list[Message]]:
         """Return the operation that moves queued input into the history."""
         self.check()
         return queue.take_queued(self.session, self.number)
 
-    def new_draft(self, model: str | None) -> DraftState:
+    def new_draft(self, model: str | None) -> DraftCore:
         """Start a streamed reply; raise `Invalid` if one is open."""
         self.check()
-        if self.over:
+        if self.ended:
             raise TurnLost(self.id, "is over")
         if self.draft is not None:
             raise Invalid("a reply is already being streamed; close it first.")
         if model is not None:
             validation.check_name(model, "model")
         turn = TurnRef(self.session, self.number, self.id)
-        self.draft = DraftState(self.runtime, turn, model or self._model, self._draft_closed)
+        self.draft = DraftCore(self.context, turn, model or self._model, self._on_draft_closed)
         return self.draft
 
-    def _draft_closed(self) -> None:
+    def _on_draft_closed(self) -> None:
         self.draft = None
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Give the turn up, even if ending it failed, so that another holder may take it over."""
-        if not self.over:
-            self.over = True
-            processes.give_up(self.claim.token)
+        if not self.ended:
+            self.ended = True
+            processes.mark_given_up(self.claim.token)
 
-    def end(self, state: turns.Ending, error: str | None = None) -> Verb[None]:
+    def end(self, state: turns.Ending, error: str | None = None) -> Operation[None]:
         """Return the operation that ends the turn."""
         self.check()
         validation.check_filter(error, "reason")
-        text = None if error is None else error[:_LONGEST_ERROR]
+        text = None if error is None else error[:_MAX_ERROR_CHARS]
         return turns.end_turn(self.session, self.number, state, text)
 
 
@@ -149,13 +149,13 @@ def ending(error: BaseException | None) -> tuple[turns.Ending, str | None]:
     """Return the state of a turn whose block was left with this error, and the error's text."""
     if error is None:
         return "sealed", None
-    text = ": ".join(filter(None, (type(error).__name__, _words(error))))
+    text = ": ".join(filter(None, (type(error).__name__, _error_text(error))))
     # A BaseException that is no Exception (an interrupt, a cancelled task, a closed generator, an
     # exit) means that the work was stopped; any other error means that it failed.
     return ("failed" if isinstance(error, Exception) else "cancelled"), text
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - an error whose `str` fails must still end its turn
@@ -173,10 +173,10 @@ def assistant_message(
 class Turn:
     """One turn of a session, held by this process; `Session.turn` returns it for a `with` block."""
 
-    def __init__(self, state: TurnState, *, wait: float) -> None:
+    def __init__(self, state: TurnCore, *, wait: float) -> None:
         self._state = state
         self._wait = validation.check_seconds(wait, "wait")
-        self._write = state.runtime.backend.write
+        self._write = state.context.backend.write
         self._draft: Draft | None = None
         self.recovered: Recovered | None = None
 
@@ -223,11 +223,11 @@ class Turn:
 
     def take_queued(self) -> list[Message]:
         """Move queued input into the history and return it, in order."""
-        return [self._state.named(m) for m in self._write(self._state.take_queued())]
+        return [self._state.with_turn_id(m) for m in self._write(self._state.take_queued())]
 
     def stream(self, *, model: str | None = None) -> Draft:
         """Start a streamed reply."""
-        self._draft = Draft(self._state.runtime, self._state.new_draft(model))
+        self._draft = Draft(self._state.context, self._state.new_draft(model))
         return self._draft
 
     # ------------------------------------------------------------------------------- the end
@@ -242,13 +242,13 @@ class Turn:
 
     def _end(self, state: turns.Ending, error: str | None) -> None:
         self._state.check()
-        failed = self._keep_reply()
+        failed = self._close_reply()
         self._write(self._state.end(state, error))
-        self._state.over = True
+        self._state.ended = True
         if failed is not None:
             raise failed
 
-    def _keep_reply(self) -> HoldfastError | None:
+    def _close_reply(self) -> HoldfastError | None:
         """Close an open reply as partial; return the error if that fails.
 
         The turn then still ends, with what was flushed of the reply.
@@ -266,14 +266,14 @@ class Turn:
         if self._state.number:
             raise Invalid("a turn is used once; open another with session.turn().")
         try:
-            opened = open_waiting(self._state, self._wait)
+            opened = open_with_wait(self._state, self._wait)
         except HoldfastError:
             raise
         except BaseException:
             # Interrupted, perhaps after the turn was opened: no code would ever end it.
-            self._write(turns.abandon(self._state.claim))
+            self._write(turns.cancel_unheld(self._state.claim))
             raise
-        self._state.opened(opened)
+        self._state.on_opened(opened)
         self.recovered = opened.recovered
         return self
 
@@ -284,7 +284,7 @@ class Turn:
         trace: TracebackType | None,
     ) -> None:
         """Seal the turn, or record the exception and let it propagate."""
-        if self._state.over:
+        if self._state.ended:
             return
         try:
             self._end(*ending(error))
@@ -293,12 +293,12 @@ class Turn:
                 raise
             note_failure(error, failed)
         finally:
-            self._state.give_up()
+            self._state.release()
 
 
-def open_waiting(state: TurnState, wait: float) -> turns.Opened:
+def open_with_wait(state: TurnCore, wait: float) -> turns.OpenedTurn:
     """Open a turn, waiting up to `wait` seconds for the session's holder to finish."""
-    backend = state.runtime.backend
+    backend = state.context.backend
     deadline = time.monotonic() + wait
     seen = backend.wait(-1, 0) if wait else -1
     while True:
@@ -309,4 +309,4 @@ def open_waiting(state: TurnState, wait: float) -> turns.Opened:
             if remaining <= 0:
                 raise
             # A holder that dies writes nothing, so try again now and then.
-            seen = backend.wait(seen, min(remaining, _WAIT_STEP))
+            seen = backend.wait(seen, min(remaining, _RETRY_INTERVAL_S))

@@ -16,10 +16,10 @@ import msgspec
 from holdfast.errors import Invalid, UnknownBackend
 
 Durability: TypeAlias = Literal["power", "process"]
-_MODES: Final = ("power", "process")
-_TIMES: Final = frozenset({"lease", "deadline"})
-_POSTGRES: Final = frozenset({"schema", "pool", "connect", "answer", "statement", "idle"})
-_HOST: Final = r"(\[[^\[\],]+\]|[^\[\]:,]*)(:[0-9]{0,5})?"
+_DURABILITIES: Final = ("power", "process")
+_TIME_OPTIONS: Final = frozenset({"lease", "deadline"})
+_POSTGRES_OPTIONS: Final = frozenset({"schema", "pool", "connect", "answer", "statement", "idle"})
+_HOST_PATTERN: Final = r"(\[[^\[\],]+\]|[^\[\]:,]*)(:[0-9]{0,5})?"
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -46,11 +46,11 @@ def default_url(environ: Mapping[str, str]) -> str:
     return os.path.join(state, "holdfast.db")  # noqa: PTH118 - pathlib is slow to import
 
 
-def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Location:
+def parse_url(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Location:
     """Parse a URL or path; raise `UnknownBackend` if it is neither."""
     if not isinstance(url, str):
         text = default_url(environ) if url is None else os.fspath(url)
-        return parse(text, environ) if url is None else Location("sqlite", text)
+        return parse_url(text, environ) if url is None else Location("sqlite", text)
     if not url or "\0" in url:
         raise UnknownBackend("a store needs a path or URL, such as agent.db or memory:")
     scheme, colon, rest = url.partition(":")
@@ -59,9 +59,9 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
     if is_path and not _is_scheme(scheme, rest):
         return Location("sqlite", url)
     if scheme in {"postgresql", "postgres"}:
-        return _postgres(scheme, rest)
+        return _parse_postgres(scheme, rest)
     if scheme not in {"sqlite", "memory"}:
-        raise no_backend(scheme)
+        raise no_backend_error(scheme)
     from urllib.parse import unquote  # noqa: PLC0415 - most callers pass a path
 
     address, _, options = rest.partition("?")
@@ -71,7 +71,7 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
                 f"{url!r} is not a store URL: use sqlite:///relative.db or sqlite:////absolute.db"
             )
         address = unquote(address.removeprefix("///"))
-    times = _options(options, url)
+    times = _parse_options(options, url)
     return msgspec.structs.replace(Location(scheme, address), **times)
 
 
@@ -81,7 +81,7 @@ def _is_scheme(scheme: str, rest: str) -> bool:
     return plain and rest.startswith("//") and all(c.isalnum() or c in "+.-" for c in scheme)
 
 
-def no_backend(scheme: str) -> UnknownBackend:
+def no_backend_error(scheme: str) -> UnknownBackend:
     """Return the error for a URL without a backend."""
     return UnknownBackend(
         f"no backend for {scheme!r}: use a path, sqlite:///path.db, postgresql://host/database or "
@@ -92,11 +92,11 @@ def no_backend(scheme: str) -> UnknownBackend:
 # ------------------------------------------------------------------------------ server URLs
 
 
-def _postgres(scheme: str, rest: str) -> Location:
+def _parse_postgres(scheme: str, rest: str) -> Location:
     """Parse a PostgreSQL URL; options that are not ours are passed to the driver unchanged."""
     if not rest.startswith("//"):
         raise UnknownBackend(f"{scheme}: must be followed by //: postgresql://host/database")
-    why = _why_unclear(rest)
+    why = _why_malformed(rest)
     if why is not None:
         raise UnknownBackend(f"this {scheme}: URL cannot be parsed: {why}")
     address, _, query = rest.partition("?")
@@ -104,9 +104,9 @@ def _postgres(scheme: str, rest: str) -> Location:
     ours: list[tuple[str, str]] = []
     others: list[str] = []
     for name, value, written in split_options(query):
-        if name in _TIMES:
-            times[name] = _seconds(name, value, scheme)
-        elif name in _POSTGRES:
+        if name in _TIME_OPTIONS:
+            times[name] = _parse_seconds(name, value, scheme)
+        elif name in _POSTGRES_OPTIONS:
             ours.append((name, value))
         else:
             others.append(written)
@@ -126,7 +126,7 @@ def split_options(query: str) -> list[tuple[str, str, str]]:
     return [(unquote(name), unquote(value), written) for written, (name, _, value) in pairs]
 
 
-def _why_unclear(rest: str) -> str | None:
+def _why_malformed(rest: str) -> str | None:
     """Return why a server's URL is ambiguous or malformed; `None` if it is not.
 
     The reason quotes nothing of it: an apparent host or option may be part of a password.
@@ -142,25 +142,25 @@ def _why_unclear(rest: str) -> str | None:
         )
     if re.search(r"%(?![0-9A-Fa-f]{2})|%00", rest):
         return "% must be followed by two hexadecimal digits; write %25 for a literal %"
-    if not re.fullmatch(f"{_HOST}(,{_HOST})*", hosts):
+    if not re.fullmatch(f"{_HOST_PATTERN}(,{_HOST_PATTERN})*", hosts):
         return "// must be followed by user:password@host:port, where port is a number"
     if not all("=" in pair for pair in query.split("&") if pair):
         return "options after ? must be name=value, separated by &"
     return None
 
 
-def _options(text: str, url: str) -> dict[str, float]:
+def _parse_options(text: str, url: str) -> dict[str, float]:
     from urllib.parse import parse_qsl  # noqa: PLC0415 - as above
 
     found: dict[str, float] = {}
     for name, value in parse_qsl(text, keep_blank_values=True):
-        if name not in _TIMES:
+        if name not in _TIME_OPTIONS:
             raise UnknownBackend(f"{url!r}: unknown option {name!r}; use lease or deadline")
-        found[name] = _seconds(name, value, repr(url))
+        found[name] = _parse_seconds(name, value, repr(url))
     return found
 
 
-def _seconds(name: str, value: str, where: str) -> float:
+def _parse_seconds(name: str, value: str, where: str) -> float:
     try:
         found = float(value)
     except ValueError:
@@ -172,6 +172,6 @@ def _seconds(name: str, value: str, where: str) -> float:
 
 def check_durability(value: str) -> Durability:
     """Check a durability mode."""
-    if value not in _MODES:
+    if value not in _DURABILITIES:
         raise Invalid(f"durability must be 'power' or 'process', not {value!r}")
     return value  # type: ignore[return-value]

@@ -30,13 +30,13 @@ from holdfast.values import (
 )
 
 MAX_DEPTH: Final = 200
-MAX_BITS: Final = 8192
-LARGEST_NUMBER: Final = 2**62
+MAX_INT_BITS: Final = 8192
+MAX_QUERY_NUMBER: Final = 2**62
 MAX_NAME_BYTES: Final = 4096
-MAX_COUNT: Final = 2**53
-COST_PLACES: Final = Decimal("1e-12")
+MAX_TOKEN_COUNT: Final = 2**53
+COST_QUANTUM: Final = Decimal("1e-12")
 MAX_COST: Final = Decimal(10_000)
-MONEY: Final = Context(prec=50)  # Sums must not depend on the caller's decimal context.
+MONEY_CONTEXT: Final = Context(prec=50)  # Sums must not depend on the caller's decimal context.
 
 _KNOWN_ROLES: Final = frozenset(get_args(Role))
 _KNOWN_STATUSES: Final = frozenset(get_args(Status))
@@ -50,8 +50,8 @@ def check_message(message: object, *, known: bool = False) -> None:
     """Check a message; a `known` one may have a role or status that only the store sets."""
     if not isinstance(message, Message):
         raise BadMessage(
-            f"expected a holdfast.Message, got {_kind(message)}; create one with Message.user(…), "
-            ".assistant(…), .tool(…) or .system(…)."
+            f"expected a holdfast.Message, got {_type_name(message)}; create one with "
+            "Message.user(…), .assistant(…), .tool(…) or .system(…)."
         )
     check_name(message.id, "id")
     roles, statuses = (_KNOWN_ROLES, _KNOWN_STATUSES) if known else (_ROLES, _STATUSES)
@@ -60,13 +60,13 @@ def check_message(message: object, *, known: bool = False) -> None:
     if type(message.status) is not str or message.status not in statuses:
         raise BadMessage("status: must be complete or partial")
     if type(message.parts) is not tuple and type(message.parts) is not list:
-        raise BadMessage(f"parts: expected a tuple of parts, got {_kind(message.parts)}")
+        raise BadMessage(f"parts: expected a tuple of parts, got {_type_name(message.parts)}")
     for number, part in enumerate(message.parts):
         check_part(part, number)
-    _check_rest(message)
+    _check_optional_fields(message)
 
 
-def _check_rest(message: Message) -> None:
+def _check_optional_fields(message: Message) -> None:
     """Check the fields that most messages do not set."""
     if message.name is not None:
         check_text(message.name, "name")
@@ -88,35 +88,35 @@ def check_part(part: object, number: int) -> None:
     """Check one part of a message."""
     if type(part) is Text:
         if type(part.text) is not str:
-            raise BadMessage(f"parts[{number}].text: expected text, got {_kind(part.text)}")
+            raise BadMessage(f"parts[{number}].text: expected text, got {_type_name(part.text)}")
     elif type(part) is ToolResult:
         _check_result(part, f"parts[{number}]")
     else:
-        _check_other(part, f"parts[{number}]")
+        _check_other_part(part, f"parts[{number}]")
 
 
-def _check_other(part: object, where: str) -> None:
+def _check_other_part(part: object, where: str) -> None:
     if type(part) is ToolCall:
         check_text(part.id, f"{where}.id")
         check_text(part.name, f"{where}.name")
         check_json(part.arguments, f"{where}.arguments")
     elif type(part) is Thinking:
         check_text(part.text, f"{where}.text")
-        _check_optional(part.signature, f"{where}.signature")
+        _check_optional_text(part.signature, f"{where}.signature")
     elif type(part) is File:
         check_file(part, where)
     elif type(part) is Raw:
         check_text(part.source, f"{where}.source")
         check_json(part.data, f"{where}.data")
     else:
-        raise BadMessage(f"{where}: expected a part such as Text, got {_kind(part)}")
+        raise BadMessage(f"{where}: expected a part such as Text, got {_type_name(part)}")
 
 
 def _check_result(result: ToolResult, where: str) -> None:
     check_text(result.call_id, f"{where}.call_id")
-    _check_optional(result.name, f"{where}.name")
+    _check_optional_text(result.name, f"{where}.name")
     if type(result.error) is not bool:
-        raise BadMessage(f"{where}.error: expected true or false, got {_kind(result.error)}")
+        raise BadMessage(f"{where}.error: expected true or false, got {_type_name(result.error)}")
     if type(result.content) is str:
         return
     if type(result.content) is not tuple:
@@ -127,17 +127,17 @@ def _check_result(result: ToolResult, where: str) -> None:
         if type(part) is Text:
             check_text(part.text, f"{where}.content[{number}].text")
         else:
-            _check_other(part, f"{where}.content[{number}]")
+            _check_other_part(part, f"{where}.content[{number}]")
 
 
 def check_file(file: File, where: str) -> None:
     """Check a file: it has data, or the hash of data that is stored."""
-    _check_optional(file.name, f"{where}.name")
-    _check_optional(file.mime, f"{where}.mime")
+    _check_optional_text(file.name, f"{where}.name")
+    _check_optional_text(file.mime, f"{where}.mime")
     if file.size is not None and (type(file.size) is not int or file.size < 0):
         raise BadMessage(f"{where}.size: expected a number of bytes")
     if file.data is not None and not isinstance(file.data, bytes | bytearray | memoryview):
-        raise BadMessage(f"{where}.data: expected bytes, got {_kind(file.data)}")
+        raise BadMessage(f"{where}.data: expected bytes, got {_type_name(file.data)}")
     if (file.data is None or file.sha256 is not None) and not is_sha256(file.sha256):
         raise BadMessage(f"{where}.sha256: a file needs data, or the sha256 of stored data")
 
@@ -150,7 +150,7 @@ def is_sha256(value: object) -> bool:
 def check_name(value: object, field: str) -> str:
     """Check an id or key: any text of 1 to 4,096 bytes."""
     if type(value) is not str:
-        raise BadMessage(f"{field}: expected text, got {_kind(value)}")
+        raise BadMessage(f"{field}: expected text, got {_type_name(value)}")
     longest = MAX_NAME_BYTES // 4
     if not value or (
         len(value) > longest and len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES
@@ -162,11 +162,11 @@ def check_name(value: object, field: str) -> str:
 def check_text(value: object, field: str) -> str:
     """Check text of any length."""
     if type(value) is not str:
-        raise BadMessage(f"{field}: expected text, got {_kind(value)}")
+        raise BadMessage(f"{field}: expected text, got {_type_name(value)}")
     return value
 
 
-def _check_optional(value: object, field: str) -> None:
+def _check_optional_text(value: object, field: str) -> None:
     if value is not None:
         check_text(value, field)
 
@@ -174,7 +174,7 @@ def _check_optional(value: object, field: str) -> None:
 def check_json_object(value: object, field: str) -> dict[str, JSON]:
     """Check a JSON object, such as metadata."""
     if type(value) is not dict:
-        raise BadMessage(f"{field}: expected a dict, got {_kind(value)}")
+        raise BadMessage(f"{field}: expected a dict, got {_type_name(value)}")
     check_json(value, field)
     return value
 
@@ -186,7 +186,7 @@ def check_json(value: object, field: str, depth: int = 1) -> JSON:
     if type(value) is int or type(value) is float:
         return _check_json_number(value, field)
     if type(value) is not list and type(value) is not dict:
-        raise BadMessage(f"{field}: {_kind(value)} is not JSON")
+        raise BadMessage(f"{field}: {_type_name(value)} is not JSON")
     if depth > MAX_DEPTH:
         raise BadMessage(f"{field}: nested more than {MAX_DEPTH} deep")
     items: Iterable[object] = value
@@ -201,8 +201,8 @@ def check_json(value: object, field: str, depth: int = 1) -> JSON:
 
 def _check_json_number(value: float, field: str) -> float:
     if isinstance(value, int):
-        if value.bit_length() > MAX_BITS:
-            raise BadMessage(f"{field}: a number is over {MAX_BITS} bits long")
+        if value.bit_length() > MAX_INT_BITS:
+            raise BadMessage(f"{field}: a number is over {MAX_INT_BITS} bits long")
     elif not math.isfinite(value):
         raise BadMessage(f"{field}: {value} is not JSON")
     return value
@@ -212,7 +212,7 @@ def check_number(value: object, field: str, *, lowest: int = 0) -> int:
     """Check a number in a query."""
     if type(value) is not int or value < lowest:
         raise BadQuery(f"{field}: expected a whole number from {lowest} up, got {value!r}")
-    return min(value, LARGEST_NUMBER)
+    return min(value, MAX_QUERY_NUMBER)
 
 
 def check_seconds(value: object, field: str) -> float:
@@ -225,43 +225,47 @@ def check_seconds(value: object, field: str) -> float:
 def check_flag(value: object, field: str, *, optional: bool) -> None:
     """Check a filter of a list: true or false, or `None` if it is optional."""
     if type(value) is not bool and not (optional and value is None):
-        raise BadQuery(f"{field}: expected true or false, got {_kind(value)}")
+        raise BadQuery(f"{field}: expected true or false, got {_type_name(value)}")
 
 
 def check_filter(value: object, field: str) -> None:
     """Check a filter of a list: text or `None`."""
     if value is not None and type(value) is not str:
-        raise BadQuery(f"{field}: expected text, got {_kind(value)}")
+        raise BadQuery(f"{field}: expected text, got {_type_name(value)}")
 
 
 def check_usage(usage: object) -> Usage:
     """Check token counts."""
     if type(usage) is not Usage:
-        raise BadMessage(f"usage: expected a Usage, got {_kind(usage)}")
+        raise BadMessage(f"usage: expected a Usage, got {_type_name(usage)}")
     for field in usage.__struct_fields__:
         count = getattr(usage, field)
-        if type(count) is not int or not 0 <= count <= MAX_COUNT:
-            raise BadMessage(f"usage.{field}: expected a count from 0 to {MAX_COUNT}")
+        if type(count) is not int or not 0 <= count <= MAX_TOKEN_COUNT:
+            raise BadMessage(f"usage.{field}: expected a count from 0 to {MAX_TOKEN_COUNT}")
     return usage
 
 
 def to_cost(value: object) -> Decimal:
     """Return a cost as a decimal number, rounded to twelve places."""
     if not isinstance(value, Decimal | int | float | str) or isinstance(value, bool):
-        raise BadMessage(f"cost: expected a Decimal, got {_kind(value)}")
+        raise BadMessage(f"cost: expected a Decimal, got {_type_name(value)}")
     try:
-        amount = MONEY.create_decimal(repr(value) if isinstance(value, float) else value)
+        amount = MONEY_CONTEXT.create_decimal(repr(value) if isinstance(value, float) else value)
     except InvalidOperation as error:
         raise BadMessage("cost: is not a number") from error
     if not amount.is_finite() or not 0 <= amount <= MAX_COST:
         raise BadMessage(f"cost: must be between 0 and {MAX_COST}")
-    return MONEY.normalize(MONEY.quantize(amount, COST_PLACES)) if amount else Decimal(0)
+    return (
+        MONEY_CONTEXT.normalize(MONEY_CONTEXT.quantize(amount, COST_QUANTUM))
+        if amount
+        else Decimal(0)
+    )
 
 
 def to_time(value: object) -> datetime:
     """Return a time with a zone; it becomes UTC unless its offset is in whole minutes."""
     if not isinstance(value, datetime):
-        raise BadMessage(f"created_at: expected a datetime, got {_kind(value)}")
+        raise BadMessage(f"created_at: expected a datetime, got {_type_name(value)}")
     offset = value.utcoffset()
     if offset is None:
         raise BadMessage("created_at: has no time zone; use datetime.now(UTC)")
@@ -272,10 +276,10 @@ def to_time(value: object) -> datetime:
 
 def _check_provenance(value: object) -> None:
     if type(value) is not Provenance:
-        raise BadMessage(f"provenance: expected a Provenance, got {_kind(value)}")
+        raise BadMessage(f"provenance: expected a Provenance, got {_type_name(value)}")
     check_text(value.source, "provenance.source")
-    _check_optional(value.ref, "provenance.ref")
+    _check_optional_text(value.ref, "provenance.ref")
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return type(value).__name__

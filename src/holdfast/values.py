@@ -258,7 +258,7 @@ class Head(msgspec.Struct, frozen=True):
     seq: int
 
 
-Place: TypeAlias = int | str | Head  # a seq of the history, a message's id, or any head
+MessageRef: TypeAlias = int | str | Head  # a seq of the history, a message's id, or any head
 
 
 class BranchInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -452,15 +452,15 @@ class UsageReport(msgspec.Struct, frozen=True):
     by_model: tuple[ModelUsage, ...]
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredTokens(msgspec.Struct, frozen=True):
     """Token counts of the same text, as the provider reported them and as estimated here."""
 
     counted: int = 0
     estimated: int = 0
 
-    def __add__(self, other: Measured) -> Measured:
+    def __add__(self, other: MeasuredTokens) -> MeasuredTokens:
         """Return the sum of both counts."""
-        return Measured(self.counted + other.counted, self.estimated + other.estimated)
+        return MeasuredTokens(self.counted + other.counted, self.estimated + other.estimated)
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -710,7 +710,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     redacted: bool = False
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
+class StoreContents(msgspec.Struct, frozen=True, kw_only=True):
     """Counts and a hash of everything in a store; stores with the same contents are equal."""
 
     sessions: int
@@ -737,8 +737,8 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: tuple[str, ...]
     others: int
     damage: tuple[Damage, ...]
-    source: Contents
-    target: Contents
+    source: StoreContents
+    target: StoreContents
 
     @property
     def same(self) -> bool:

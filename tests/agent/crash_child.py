@@ -21,7 +21,7 @@ from holdfast.aio import completion_queue
 from holdfast.aio import draft as aio_draft
 from holdfast.aio import session as aio_session
 from holdfast.aio import turn as aio_turn
-from holdfast.storage.protocol import Backend, Verb
+from holdfast.storage.protocol import Backend, Operation
 from holdfast.testing.scripted_model import ScriptedModel, calls, say
 from holdfast.values import JSON
 
@@ -46,7 +46,7 @@ class Doom:
         self._step, self._before = step, before
         self.count = 0
 
-    async def write(self, backend: Backend, verb: Verb[T]) -> T:
+    async def write(self, backend: Backend, verb: Operation[T]) -> T:
         self.count += 1
         mine = self.count == self._step
         if mine and self._before:

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from holdfast.agent.models.anthropic import AnthropicModel
-from holdfast.agent.models.anthropic_messages import MessagesReading, messages_of
+from holdfast.agent.models.anthropic_messages import MessagesStreamParser, encode_messages
 from holdfast.agent.models.chat_completions import CONTINUE
 from holdfast.agent.models.protocol import (
-    Called,
     Delta,
-    Kept,
-    Request,
-    Said,
-    Spent,
-    Stopped,
-    Thought,
+    ModelRequest,
+    ReplyEnd,
+    ReplyRaw,
+    ReplyText,
+    ReplyThinking,
+    ReplyToolCall,
+    ReplyUsage,
     ToolSpec,
 )
 from holdfast.errors import ContextTooLong, ModelFailed, ModelMissing
@@ -47,7 +47,7 @@ def window(*messages: dict[str, JSON], system: JSON = None) -> Window:
     )
 
 
-ASK = Request(window=window())
+ASK = ModelRequest(window=window())
 
 
 def start(**usage: int) -> dict[str, object]:
@@ -81,8 +81,8 @@ def over(reason: str | None, **usage: int) -> list[object]:
 
 
 def read(*events: object) -> list[Delta]:
-    reading = MessagesReading()
-    return [*(delta for event in events for delta in reading.take(event)), *reading.end()]
+    reading = MessagesStreamParser()
+    return [*(delta for event in events for delta in reading.feed(event)), *reading.finish()]
 
 
 def parts_of(deltas: Sequence[Delta]) -> tuple[Part, ...]:
@@ -91,16 +91,16 @@ def parts_of(deltas: Sequence[Delta]) -> tuple[Part, ...]:
     thought = ""
     for delta in deltas:
         match delta:
-            case Said(said):
+            case ReplyText(said):
                 parts.append(Text(said))
-            case Thought(said, None):
+            case ReplyThinking(said, None):
                 thought += said
-            case Thought(said, seal):
+            case ReplyThinking(said, seal):
                 parts.append(Thinking(thought + said, seal))
                 thought = ""
-            case Called(id, name, arguments):
+            case ReplyToolCall(id, name, arguments):
                 parts.append(ToolCall(id, name, arguments))
-            case Kept(part):
+            case ReplyRaw(part):
                 parts.append(part)
             case _:
                 pass
@@ -120,13 +120,13 @@ def test_a_reply_of_text_and_two_calls() -> None:
         *over("tool_use", output_tokens=25),
     ]
     assert read(*events) == [
-        Spent(Usage(10, 1)),
-        Said("I'll "),
-        Said("look."),
-        Called("toolu_1", "look", {"at": "sea"}),
-        Called("toolu_2", "wait", {}),
-        Spent(Usage(10, 25)),
-        Stopped("calls"),
+        ReplyUsage(Usage(10, 1)),
+        ReplyText("I'll "),
+        ReplyText("look."),
+        ReplyToolCall("toolu_1", "look", {"at": "sea"}),
+        ReplyToolCall("toolu_2", "wait", {}),
+        ReplyUsage(Usage(10, 25)),
+        ReplyEnd("calls"),
     ]
 
 
@@ -135,7 +135,7 @@ def test_what_the_cache_gave_is_a_part_of_what_was_sent() -> None:
         start(input_tokens=10, cache_read_input_tokens=500, cache_creation_input_tokens=40),
         *over("end_turn", output_tokens=7),
     ]
-    assert read(*events)[1] == Spent(Usage(550, 7, 500, 40))
+    assert read(*events)[1] == ReplyUsage(Usage(550, 7, 500, 40))
 
 
 def test_later_counts_go_before_earlier_ones() -> None:
@@ -147,7 +147,7 @@ def test_later_counts_go_before_earlier_ones() -> None:
         start(input_tokens=10, cache_read_input_tokens=3),
         {"type": "message_delta", "delta": ended, "usage": used},
     ]
-    assert read(*events)[1] == Spent(Usage(15, 30, 3, 0, 20))
+    assert read(*events)[1] == ReplyUsage(Usage(15, 30, 3, 0, 20))
 
 
 @pytest.mark.parametrize(
@@ -163,18 +163,18 @@ def test_later_counts_go_before_earlier_ones() -> None:
     ],
 )
 def test_why_a_reply_ends(stop: str, reason: str) -> None:
-    assert read(*text(0, "x"), *over(stop))[-1] == Stopped(cast("Any", reason))
+    assert read(*text(0, "x"), *over(stop))[-1] == ReplyEnd(cast("Any", reason))
 
 
 def test_a_reply_that_is_cut_off_has_no_end_and_no_half_call() -> None:
     half = call(1, "toolu_1", "look", '{"at":')[:-1]
-    assert read(start(), *text(0, "I'll"), *half) == [Said("I'll")]
-    assert read(start(), *text(0, "I'll"), *over(None)) == [Said("I'll")]
+    assert read(start(), *text(0, "I'll"), *half) == [ReplyText("I'll")]
+    assert read(start(), *text(0, "I'll"), *over(None)) == [ReplyText("I'll")]
 
 
 def test_arguments_that_are_no_object_are_the_text_that_the_model_wrote() -> None:
     found = read(*call(0, "toolu_1", "look", '{"at": "s'), *over("max_tokens"))
-    assert found == [Called("toolu_1", "look", '{"at": "s'), Stopped("length")]
+    assert found == [ReplyToolCall("toolu_1", "look", '{"at": "s'), ReplyEnd("length")]
 
 
 @pytest.mark.parametrize("model", ["claude-x", "glm-5"])
@@ -189,7 +189,11 @@ def test_thoughts_go_back_with_their_seals_and_hidden_ones_as_they_are(model: st
     )
     hidden = block(1, {"type": "redacted_thinking", "data": "c2VjcmV0"})
     deltas = read(start(), *thinking, *hidden, *text(2, "Wide."), *over("end_turn"))
-    assert deltas[:3] == [Thought("The sea "), Thought("is wide."), Thought("", "seal==")]
+    assert deltas[:3] == [
+        ReplyThinking("The sea "),
+        ReplyThinking("is wide."),
+        ReplyThinking("", "seal=="),
+    ]
     sent = shape.encode(Message(role="assistant", parts=parts_of(deltas), model=model))
     assert sent["content"] == [
         {"type": "thinking", "thinking": "The sea is wide.", "signature": "seal=="},
@@ -201,7 +205,7 @@ def test_thoughts_go_back_with_their_seals_and_hidden_ones_as_they_are(model: st
 def test_a_thought_without_its_seal_does_not_go_back() -> None:
     began = {"type": "thinking", "thinking": "", "signature": ""}
     thinking = block(0, began, {"type": "thinking_delta", "thinking": "Hm."})
-    assert read(*thinking, *over("end_turn")) == [Thought("Hm."), Stopped("stop")]
+    assert read(*thinking, *over("end_turn")) == [ReplyThinking("Hm."), ReplyEnd("stop")]
 
 
 def test_sources_of_a_quotation_go_back() -> None:
@@ -226,7 +230,7 @@ def test_a_call_keeps_what_else_the_provider_said_of_it() -> None:
 
 def test_a_character_that_was_cut_in_two_is_one_again() -> None:
     events = [*text(0, "a\ud83d", "\ude00b"), *text(1, "c\ud83d"), *over("end_turn")]
-    said = [delta.text for delta in read(*events) if isinstance(delta, Said)]
+    said = [delta.text for delta in read(*events) if isinstance(delta, ReplyText)]
     assert said == ["a", "😀b", "c", "\ufffd"]
 
 
@@ -290,7 +294,7 @@ def test_a_reply_that_was_cut_off_is_gone_on_with_in_turn(last: dict[str, JSON])
             else {"role": "assistant", "content": [{"type": "text", "text": "one"}]}
         )
     said = window(*before, last)
-    sent = cast("list[dict[str, Any]]", messages_of(Request(window=said, continuing=True)))
+    sent = cast("list[dict[str, Any]]", encode_messages(ModelRequest(window=said, continuing=True)))
     assert legality.problems("anthropic", sent) == []
     assert sent[-1]["role"] == "user"
     assert sent[-1]["content"][-1] == {"type": "text", "text": CONTINUE}
@@ -325,8 +329,8 @@ HELLO = said(start(), *text(0, "Hello"), *over("end_turn"))
 
 def test_what_is_sent() -> None:
     async def do(wire: Wire, model: AnthropicModel) -> None:
-        asking = Request(window=window(system="Be kind."), tools=(LOOK,), max_output=2_500)
-        assert await hear(model, asking) == [Said("Hello"), Stopped("stop")]
+        asking = ModelRequest(window=window(system="Be kind."), tools=(LOOK,), max_output=2_500)
+        assert await hear(model, asking) == [ReplyText("Hello"), ReplyEnd("stop")]
 
     wire = with_wire(HELLO, do=do, extra={"service_tier": "auto"})
     (asked,) = wire.asked
@@ -359,7 +363,7 @@ def test_tools_that_were_called_before_are_told_of_but_cannot_be_called() -> Non
     )
 
     async def do(wire: Wire, model: AnthropicModel) -> None:
-        await hear(model, Request(window=talk))
+        await hear(model, ModelRequest(window=talk))
 
     body = with_wire(HELLO, do=do).asked[0].body
     assert [tool["name"] for tool in body["tools"]] == ["look"]
@@ -383,7 +387,7 @@ def test_a_model_that_gives_shorter_replies_is_learned_from() -> None:
     no = {"type": "error", "error": {"type": "invalid_request_error", "message": words}}
 
     async def do(wire: Wire, model: AnthropicModel) -> None:
-        assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+        assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
         assert model.max_output == 1_024
 
     wire = with_wire(refused(400, no), HELLO, do=do)
@@ -430,7 +434,7 @@ def test_what_was_said_before_a_stream_broke_was_given(last: object, said_of_it:
         with pytest.raises(ModelFailed, match=said_of_it) as caught:
             async for delta in model.stream(ASK):
                 found.append(delta)  # noqa: PERF401 (what comes before the error counts)
-        assert found == [Said("Hel")]
+        assert found == [ReplyText("Hel")]
         assert caught.value.retryable
 
     with_wire(said(start(), *text(0, "Hel")[:-1], last), do=do)
@@ -438,14 +442,14 @@ def test_what_was_said_before_a_stream_broke_was_given(last: object, said_of_it:
 
 def test_a_stream_that_just_ends_gives_no_end() -> None:
     async def do(wire: Wire, model: AnthropicModel) -> None:
-        assert await hear(model, ASK) == [Said("Hel")]
+        assert await hear(model, ASK) == [ReplyText("Hel")]
 
     with_wire(said(start(), *text(0, "Hel")), do=do)
 
 
 def test_what_breaks_behind_the_end_of_a_reply_breaks_nothing() -> None:
     async def do(wire: Wire, model: AnthropicModel) -> None:
-        assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+        assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
 
     with_wire(said(start(), *text(0, "Hello"), *over("end_turn")[:1], CUT), do=do)
 
@@ -453,7 +457,7 @@ def test_what_breaks_behind_the_end_of_a_reply_breaks_nothing() -> None:
 def test_closing_the_stream_hangs_up_at_once() -> None:
     async def do(wire: Wire, model: AnthropicModel) -> None:
         stream = cast("AsyncGenerator[Delta, None]", model.stream(ASK))
-        assert await anext(stream) == Said("Hel")
+        assert await anext(stream) == ReplyText("Hel")
         await stream.aclose()
         await asyncio.wait_for(wire.left.wait(), 60)
 
@@ -493,7 +497,7 @@ def test_only_anthropic_itself_is_asked_to_keep_what_was_sent() -> None:
     """The next round sends all of it again; other servers may not know the word."""
     ours = AnthropicModel("claude-opus-5", api_key="sk-ant-key")
     theirs = AnthropicModel("glm-5", base_url="https://example.com/anthropic", api_key="k")
-    asking = Request(window=window(), tools=(LOOK,))
+    asking = ModelRequest(window=window(), tools=(LOOK,))
     assert ours._body(asking)["cache_control"] == {"type": "ephemeral"}  # noqa: SLF001 (it cannot be called here)
     assert "cache_control" not in theirs._body(asking)  # noqa: SLF001 (as above)
 
@@ -509,7 +513,7 @@ def test_a_client_that_is_given_is_used_without_its_retries_and_stays_open() -> 
                 with pytest.raises(ModelFailed):
                     await hear(model, ASK)
                 assert len(wire.asked) == 1
-                assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+                assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
                 await model.close()
                 assert not client.is_closed()
 

@@ -7,7 +7,7 @@ import httpx2
 import openai
 import pytest
 
-from holdfast.agent.models.errors import complaint_of, failure, retry_after
+from holdfast.agent.models.errors import parse_error, retry_after, to_model_failed
 from holdfast.clock import to_micros
 from holdfast.errors import ContextTooLong
 
@@ -34,14 +34,14 @@ def answered_by_anthropic(status: int, kind: str, message: str) -> Exception:
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 520, 529])
 def test_what_may_go_better_next_time_is_tried_again(status: int) -> None:
-    failed = failure(answered(status, {"error": {"message": "not now"}}), "m at h")
+    failed = to_model_failed(answered(status, {"error": {"message": "not now"}}), "m at h")
     assert (failed.status, failed.retryable) == (status, True)
     assert str(failed) == f"m at h answered {status}: not now"
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 410, 415, 422, 451])
 def test_a_refusal_that_will_not_change_is_not_tried_again(status: int) -> None:
-    failed = failure(answered(status, {"error": {"message": "no"}}), "m at h")
+    failed = to_model_failed(answered(status, {"error": {"message": "no"}}), "m at h")
     assert (failed.status, failed.retryable) == (status, False)
     assert not isinstance(failed, ContextTooLong)
 
@@ -62,7 +62,7 @@ def test_a_refusal_that_will_not_change_is_not_tried_again(status: int) -> None:
 def test_an_error_in_the_middle_of_a_stream_is_known_by_its_name(
     body: object, status: int | None, retryable: bool
 ) -> None:
-    failed = failure(openai.APIError("said", _REQUEST, body=body), "m at h")
+    failed = to_model_failed(openai.APIError("said", _REQUEST, body=body), "m at h")
     assert (failed.status, failed.retryable) == (status, retryable)
 
 
@@ -80,7 +80,7 @@ def test_an_error_in_the_middle_of_a_stream_is_known_by_its_name(
 def test_an_error_event_of_anthropic_has_no_status_of_its_own(
     kind: str, status: int, retryable: bool
 ) -> None:
-    failed = failure(answered_by_anthropic(200, kind, "so it is"), "m at h")
+    failed = to_model_failed(answered_by_anthropic(200, kind, "so it is"), "m at h")
     assert (failed.status, failed.retryable) == (status, retryable)
     assert "so it is" in str(failed)
 
@@ -89,7 +89,7 @@ def test_no_waiting_fills_an_account() -> None:
     body = {
         "error": {"message": "quota", "type": "insufficient_quota", "code": "insufficient_quota"}
     }
-    assert not failure(answered(429, body), "m").retryable
+    assert not to_model_failed(answered(429, body), "m").retryable
 
 
 # --------------------------------------------------------------------------------- the right wait
@@ -129,14 +129,14 @@ class _Noon:
 
 
 def test_headers_are_read_whatever_their_case() -> None:
-    failed = failure(answered(429, {"error": {"message": "x"}}, Retry_After="3"), "m")
+    failed = to_model_failed(answered(429, {"error": {"message": "x"}}, Retry_After="3"), "m")
     assert failed.retry_after == 3.0
 
 
 def test_gemini_says_how_long_to_wait_in_the_body() -> None:
     detail = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
     error = {"code": 429, "message": "quota", "status": "RESOURCE_EXHAUSTED", "details": [detail]}
-    failed = failure(answered(429, [{"error": error}]), "m")
+    failed = to_model_failed(answered(429, [{"error": error}]), "m")
     assert (failed.status, failed.retryable, failed.retry_after) == (429, True, 34.5)
 
 
@@ -276,7 +276,7 @@ _TOO_LONG = [
 def test_every_provider_says_in_its_own_words_that_a_window_is_too_long(
     status: int, error: object, limit: int | None
 ) -> None:
-    failed = failure(answered(status, error), "m at h")
+    failed = to_model_failed(answered(status, error), "m at h")
     assert isinstance(failed, ContextTooLong)
     assert (failed.status, failed.limit, failed.retryable) == (status, limit, False)
     assert "<html>" not in str(failed)
@@ -306,7 +306,7 @@ def test_every_provider_says_in_its_own_words_that_a_window_is_too_long(
 def test_anthropic_says_that_a_window_is_too_long(
     status: int, kind: str, message: str, limit: int | None
 ) -> None:
-    failed = failure(answered_by_anthropic(status, kind, message), "m at h")
+    failed = to_model_failed(answered_by_anthropic(status, kind, message), "m at h")
     assert isinstance(failed, ContextTooLong)
     assert failed.limit == limit
 
@@ -325,7 +325,9 @@ def test_anthropic_says_that_a_window_is_too_long(
     ],
 )
 def test_other_limits_are_not_taken_for_too_long_a_window(status: int, message: str) -> None:
-    assert not isinstance(failure(answered(status, {"message": message}), "m"), ContextTooLong)
+    assert not isinstance(
+        to_model_failed(answered(status, {"message": message}), "m"), ContextTooLong
+    )
 
 
 @pytest.mark.parametrize(
@@ -342,7 +344,7 @@ def test_other_limits_are_not_taken_for_too_long_a_window(status: int, message: 
     ],
 )
 def test_a_limit_of_replies_is_read(message: str, most: int | None) -> None:
-    complaint = complaint_of(answered(400, {"message": message}))
+    complaint = parse_error(answered(400, {"message": message}))
     assert complaint is not None
     assert complaint.output_limit == most
 
@@ -353,15 +355,15 @@ def test_a_limit_of_replies_is_read(message: str, most: int | None) -> None:
 def test_an_error_never_tells_the_key() -> None:
     key = "sk-very-secret-key"
     said = {"message": f"Incorrect API key provided: {key}"}
-    failed = failure(answered(401, said), "m at h", secret=key)
+    failed = to_model_failed(answered(401, said), "m at h", secret=key)
     assert (
         str(failed) == "m at h answered 401: Incorrect API key provided: [key] (check the API key)"
     )
 
 
 def test_an_error_is_one_line_and_not_a_page() -> None:
-    long = failure(answered(400, {"message": "so\nmany\twords " * 100}), "m at h")
-    page = failure(answered(502, "<html>\n<body>Bad Gateway</body></html>"), "m at h")
+    long = to_model_failed(answered(400, {"message": "so\nmany\twords " * 100}), "m at h")
+    page = to_model_failed(answered(502, "<html>\n<body>Bad Gateway</body></html>"), "m at h")
     assert "\n" not in str(long)
     assert len(str(long)) < 600
     assert str(page) == "m at h answered 502"
@@ -371,7 +373,7 @@ def test_what_a_server_says_in_pieces_is_still_read() -> None:
     detail = [
         {"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "not permitted"}
     ]
-    complaint = complaint_of(answered(422, {"detail": detail}))
+    complaint = parse_error(answered(422, {"detail": detail}))
     assert complaint is not None
     assert "stream_options" in complaint.text
 
@@ -401,11 +403,11 @@ def _because(cause: Exception) -> Exception:
 def test_a_call_that_came_to_no_answer(cause: Exception, retryable: bool, said: str) -> None:
     # Anthropic's SDK lets errors of the transport through in the middle of a stream.
     for error in (_because(cause), cause):
-        failed = failure(error, "m at h")
+        failed = to_model_failed(error, "m at h")
         assert (failed.status, failed.retryable) == (None, retryable)
         assert said in str(failed)
         assert "sk-1" not in str(failed)
 
 
 def test_what_is_no_json_is_tried_again() -> None:
-    assert failure(ValueError("Expecting value: line 1"), "m at h").retryable
+    assert to_model_failed(ValueError("Expecting value: line 1"), "m at h").retryable

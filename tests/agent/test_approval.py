@@ -10,7 +10,13 @@ import pytest
 import holdfast
 from holdfast import ToolCall, ToolResult
 from holdfast.agent import Agent
-from holdfast.agent.approval import NOBODY, allow_everything, is_plain, refuse_everything, rules
+from holdfast.agent.approval import (
+    NO_USER_PRESENT,
+    allow_everything,
+    is_plain,
+    refuse_everything,
+    rules,
+)
 from holdfast.agent.tools.builtin import workspace_tools
 from holdfast.agent.tools.protocol import Approver, Ask
 from holdfast.errors import BadConfig
@@ -27,14 +33,14 @@ def decide(approver: Approver, name: str, arguments: JSON) -> bool | str:
 
 def allows(command: str, *allowed: str) -> bool:
     said = decide(rules(commands=allowed), "run_command", {"command": command})
-    assert said in {True, NOBODY}
+    assert said in {True, NO_USER_PRESENT}
     return said is True
 
 
 def test_everybody_and_nobody() -> None:
     assert decide(allow_everything, "run_command", {"command": "rm -rf /"}) is True
-    assert decide(refuse_everything, "read_file", {}) == NOBODY
-    assert decide(rules(), "write_file", {}) == NOBODY
+    assert decide(refuse_everything, "read_file", {}) == NO_USER_PRESENT
+    assert decide(rules(), "write_file", {}) == NO_USER_PRESENT
 
 
 @pytest.mark.parametrize(
@@ -75,19 +81,19 @@ def test_the_arguments_may_be_text_as_the_loop_reads_it() -> None:
     assert decide(approver, "run_command", '{"command": "ls -l"}') is True
     nonsense: list[JSON] = ["ls", "{", None, 3, [], {}, {"command": ["ls"]}, '{"command": "ls;x"}']
     for arguments in nonsense:
-        assert decide(approver, "run_command", arguments) == NOBODY
+        assert decide(approver, "run_command", arguments) == NO_USER_PRESENT
 
 
 def test_rules_for_commands_are_for_commands_only() -> None:
-    assert decide(rules(commands=["ls"]), "other_tool", {"command": "ls"}) == NOBODY
-    assert decide(rules(writes=True), "run_command", {"command": "ls"}) == NOBODY
+    assert decide(rules(commands=["ls"]), "other_tool", {"command": "ls"}) == NO_USER_PRESENT
+    assert decide(rules(writes=True), "run_command", {"command": "ls"}) == NO_USER_PRESENT
 
 
 def test_writes_can_be_allowed() -> None:
     approver = rules(writes=True)
     assert decide(approver, "write_file", {"path": "a", "content": ""}) is True
     assert decide(approver, "edit_file", '{"path": "a"}') is True
-    assert decide(rules(), "edit_file", {"path": "a"}) == NOBODY
+    assert decide(rules(), "edit_file", {"path": "a"}) == NO_USER_PRESENT
 
 
 @pytest.mark.parametrize(
@@ -99,7 +105,7 @@ def test_writes_can_be_allowed() -> None:
 )
 def test_what_says_what_is_allowed_is_asked_for_in_any_case(path: str) -> None:
     """Else a model could allow itself everything."""
-    assert decide(rules(writes=True), "write_file", {"path": path}) == NOBODY
+    assert decide(rules(writes=True), "write_file", {"path": path}) == NO_USER_PRESENT
 
 
 def test_others_are_asked_where_no_rule_fits() -> None:

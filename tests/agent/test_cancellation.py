@@ -30,12 +30,19 @@ from holdfast.agent.events import (
     TurnStarted,
     UserSaid,
 )
-from holdfast.agent.models.protocol import Called, Delta, Request, Said, Spent, Stopped
+from holdfast.agent.models.protocol import (
+    Delta,
+    ModelRequest,
+    ReplyEnd,
+    ReplyText,
+    ReplyToolCall,
+    ReplyUsage,
+)
 from holdfast.agent.tools.builtin import workspace_tools
 from holdfast.agent.tools.function_tools import make_tool
 from holdfast.agent.tools.protocol import Ask
 from holdfast.aio import AsyncSession
-from holdfast.aio.completion_queue import unhurried
+from holdfast.aio.completion_queue import shielded
 from holdfast.aio.draft import AsyncDraft
 from holdfast.errors import Invalid, ModelFailed, TooLarge
 from holdfast.testing.scripted_model import Pause, ScriptedModel, call, say
@@ -98,7 +105,7 @@ class Heard(threading.Event):
 
 def speaks() -> ScriptedModel:
     """A model that says something, and never ends."""
-    return ScriptedModel([Said("Once upon"), Spent(Usage(input=7)), Pause(LONG)])
+    return ScriptedModel([ReplyText("Once upon"), ReplyUsage(Usage(input=7)), Pause(LONG)])
 
 
 # --------------------------------------------------------------------------------- at every step
@@ -145,11 +152,15 @@ def story() -> ScriptedModel:
     """A turn with everything: words, calls, a question, a reply that breaks off and goes on."""
     return ScriptedModel(
         [
-            *(Said("a"), Said("b")),
-            *(Called("1", "look", {}), Called("2", "listen", {}), Called("3", "look", {})),
-            *(Spent(Usage(input=1, output=1)), Stopped("calls")),
+            *(ReplyText("a"), ReplyText("b")),
+            *(
+                ReplyToolCall("1", "look", {}),
+                ReplyToolCall("2", "listen", {}),
+                ReplyToolCall("3", "look", {}),
+            ),
+            *(ReplyUsage(Usage(input=1, output=1)), ReplyEnd("calls")),
         ],
-        [Said("c"), ModelFailed("broken", retryable=True)],
+        [ReplyText("c"), ModelFailed("broken", retryable=True)],
         say("d", usage=Usage(input=1)),
     )
 
@@ -342,7 +353,7 @@ def test_the_result_of_a_cancelled_run_is_what_was_kept(session: Session) -> Non
 def test_what_a_reply_that_is_too_large_has_kept_is_told(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "LARGEST_REPLY", 100)
+    monkeypatch.setattr(draft, "MAX_REPLY_BYTES", 100)
     events: list[Event] = []
     with Agent(ScriptedModel(say("x" * 90, "y" * 90)), titles=False) as agent:
         with pytest.raises(TooLarge):
@@ -363,11 +374,11 @@ class Clinging(ScriptedModel):
         super().__init__()
         self.free = asyncio.Event()
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         self.requests.append(request)
         try:
-            yield Said("Once upon")
-            yield Spent(Usage(input=7))
+            yield ReplyText("Once upon")
+            yield ReplyUsage(Usage(input=7))
             await asyncio.sleep(LONG)
         finally:
             await self.free.wait()
@@ -392,14 +403,14 @@ def test_a_model_that_does_not_let_go_is_let_go(session: Session) -> None:
 class Deaf(ScriptedModel):
     """A model that ignores its cancellation, and goes on talking."""
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         self.requests.append(request)
-        yield Said("Once upon")
-        yield Spent(Usage(input=7))
+        yield ReplyText("Once upon")
+        yield ReplyUsage(Usage(input=7))
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(LONG)
-        yield Said(" a time")
-        yield Stopped("stop")
+        yield ReplyText(" a time")
+        yield ReplyEnd("stop")
 
 
 @pytest.mark.parametrize("idle", [None, 0.05])
@@ -444,7 +455,7 @@ def test_a_reply_is_not_stored_while_a_part_of_it_is_being_written(
 
         await write(self, text)
         steps.append("writing")
-        await unhurried(finish())
+        await shielded(finish())
 
     async def noted_close(
         self: AsyncDraft, *, status: Literal["complete", "partial"] = "complete"
@@ -525,10 +536,10 @@ def test_a_tool_that_does_not_let_go_when_its_time_is_up_is_let_go(session: Sess
 class Endless(ScriptedModel):
     """A model that says more than anybody takes."""
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         self.requests.append(request)
         for n in range(100_000):
-            yield Said(f"{n} ")
+            yield ReplyText(f"{n} ")
             await asyncio.sleep(0)
 
 
@@ -769,7 +780,7 @@ def test_closing_with_a_stream_that_nobody_finished(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The turn is over; leaving the stream afterwards starts nothing, and nobody complains."""
-    agent = Agent(ScriptedModel([Said("Once upon"), Pause(LONG)]), titles=False)
+    agent = Agent(ScriptedModel([ReplyText("Once upon"), Pause(LONG)]), titles=False)
     events = agent.stream(session, "tell")
     for event in events:
         if isinstance(event, TextDelta):
@@ -782,7 +793,7 @@ def test_closing_with_a_stream_that_nobody_finished(
 
 
 def test_a_stream_can_be_read_to_its_end_after_the_agent_was_closed(session: Session) -> None:
-    agent = Agent(ScriptedModel([Said("Once upon"), Pause(LONG)]), titles=False)
+    agent = Agent(ScriptedModel([ReplyText("Once upon"), Pause(LONG)]), titles=False)
     events = agent.stream(session, "tell")
     for event in events:
         if isinstance(event, TextDelta):
@@ -873,7 +884,7 @@ def test_ctrl_c_between_handing_over_and_waiting(
     """It goes its way as a `KeyboardInterrupt`, and not before the turn is over."""
     loop = Interrupted()
     monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
-    model = ScriptedModel([Said("Once upon"), Pause(LONG)], say("fine"))
+    model = ScriptedModel([ReplyText("Once upon"), Pause(LONG)], say("fine"))
     with Agent(model, titles=False) as agent:
         events = agent.stream(session, "tell")
         for event in events:

@@ -16,7 +16,7 @@ from holdfast.agent.tools.directory_walk import Walk
 from holdfast.agent.tools.file_tools import file_tools
 from holdfast.agent.tools.protocol import Output
 from holdfast.agent.tools.worker_thread import stoppable
-from holdfast.agent.tools.workspace import Place, Workspace
+from holdfast.agent.tools.workspace import Workspace, WorkspacePath
 from holdfast.values import JSON
 from tests.agent.tools import Desk, refusal
 
@@ -334,7 +334,7 @@ def test_without_a_root_the_session_works_where_it_is(tmp_path: Path) -> None:
 
 def test_a_walk_stops_when_it_is_told_to(tree: Path) -> None:
     stop = Event()
-    walk = Walk(Workspace(str(tree)), Place(()), stop, everything=False)
+    walk = Walk(Workspace(str(tree)), WorkspacePath(()), stop, everything=False)
     seen = []
     for entry in walk:
         seen.append(entry.name)

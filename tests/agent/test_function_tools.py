@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from holdfast import File, Text
 from holdfast.agent.models.protocol import ToolSpec
 from holdfast.agent.tools.function_tools import (
-    NOTHING,
+    NO_OUTPUT,
     ToolError,
     as_output,
     as_tool,
-    failure,
-    given_arguments,
+    error_output,
     make_tool,
+    parse_arguments,
     tool,
 )
 from holdfast.agent.tools.protocol import Output, Tool, ToolContext
@@ -220,14 +220,14 @@ def test_arguments_that_do_not_fit_are_answered_readably(
 
 
 def test_a_calls_arguments_may_be_text_or_nothing() -> None:
-    assert given_arguments({"a": 1}) == {"a": 1}
-    assert given_arguments('{"a": "x\ny"}') == {"a": "x\ny"}
-    assert given_arguments(None) == given_arguments("") == given_arguments(" ") == {}
-    assert "not JSON" in refusal(lambda: given_arguments("{"))
-    assert "not JSON" in refusal(lambda: given_arguments('{"a": NaN}'))
-    assert "not JSON" in refusal(lambda: given_arguments("[" * 100_000))
-    assert "a list" in refusal(lambda: given_arguments([1]))
-    assert "object" in refusal(lambda: given_arguments("3"))
+    assert parse_arguments({"a": 1}) == {"a": 1}
+    assert parse_arguments('{"a": "x\ny"}') == {"a": "x\ny"}
+    assert parse_arguments(None) == parse_arguments("") == parse_arguments(" ") == {}
+    assert "not JSON" in refusal(lambda: parse_arguments("{"))
+    assert "not JSON" in refusal(lambda: parse_arguments('{"a": NaN}'))
+    assert "not JSON" in refusal(lambda: parse_arguments("[" * 100_000))
+    assert "a list" in refusal(lambda: parse_arguments([1]))
+    assert "object" in refusal(lambda: parse_arguments("3"))
 
 
 json_values = st.recursive(
@@ -338,7 +338,7 @@ def test_what_a_thread_raises_arrives() -> None:
 
 
 def test_whatever_a_function_returns_is_an_output() -> None:
-    assert as_output(None) == Output(NOTHING)
+    assert as_output(None) == Output(NO_OUTPUT)
     assert as_output("x") == Output("x")
     assert as_output(Output("x", error=True)).error
     assert as_output({"a": [1, None]}) == Output('{"a":[1,null]}')
@@ -350,9 +350,9 @@ def test_whatever_a_function_returns_is_an_output() -> None:
 
 
 def test_errors_are_told_without_a_traceback() -> None:
-    assert failure(ToolError("no such file")) == Output("no such file", error=True)
-    assert failure(KeyError("x")) == Output("KeyError: 'x'", error=True)
-    assert failure(ValueError()) == Output("ValueError", error=True)
+    assert error_output(ToolError("no such file")) == Output("no such file", error=True)
+    assert error_output(KeyError("x")) == Output("KeyError: 'x'", error=True)
+    assert error_output(ValueError()) == Output("ValueError", error=True)
 
 
 # ------------------------------------------------------------------------------------- marking

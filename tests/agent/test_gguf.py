@@ -31,7 +31,7 @@ def test_facts_are_read(tmp_path: Path, version: int) -> None:
     facts = gguf.read(path)
     assert facts.architecture == "llama"
     assert facts.context == 4096
-    assert facts.knows_tools
+    assert facts.supports_tools
     assert facts.parameters == 64 * 100 + 64
 
 
@@ -41,7 +41,7 @@ def test_what_is_not_said_is_not_known(tmp_path: Path) -> None:
     path.write_bytes(made({}, {}))
     facts = gguf.read(path)
     assert (facts.architecture, facts.context, facts.template) == (None, None, None)
-    assert not facts.knows_tools
+    assert not facts.supports_tools
 
 
 def test_every_kind_of_value_is_passed_over(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_real_weights_are_read() -> None:
     """SmolLM2-135M was made for 8192 tokens and knows no tools."""
     facts = gguf.read(smollm2())
     assert facts.context == 8192
-    assert not facts.knows_tools
+    assert not facts.supports_tools
     assert 130_000_000 < facts.parameters < 140_000_000
 
 

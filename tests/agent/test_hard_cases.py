@@ -17,16 +17,16 @@ import holdfast
 from holdfast import Goal, Message, Session, Store, Usage
 from holdfast.agent import Agent, AsyncAgent, Context, Limits, Output, Retry, Tool, ToolContext
 from holdfast.agent.events import Event, ReplyStored, TurnEnded
-from holdfast.agent.goals import change
-from holdfast.agent.models.chat_completions import ChatReading
+from holdfast.agent.goals import update
+from holdfast.agent.models.chat_completions import ChatStreamParser
 from holdfast.agent.models.protocol import (
     Delta,
-    Request,
-    Said,
-    Spent,
-    Stopped,
+    ModelRequest,
+    ReplyEnd,
+    ReplyText,
+    ReplyThinking,
+    ReplyUsage,
     StopReason,
-    Thought,
     ToolSpec,
 )
 from holdfast.agent.tools.function_tools import make_tool
@@ -278,9 +278,9 @@ def test_calls_of_the_same_name_are_told_apart(session: Session) -> None:
 
 
 def said_by_chat(*chunks: dict[str, JSON]) -> list[Delta]:
-    reading = ChatReading()
-    deltas = [delta for chunk in chunks for delta in reading.take(chunk)]
-    return [*deltas, *reading.end()]
+    reading = ChatStreamParser()
+    deltas = [delta for chunk in chunks for delta in reading.feed(chunk)]
+    return [*deltas, *reading.finish()]
 
 
 def chunk(finish: str | None = None, **delta: JSON) -> dict[str, JSON]:
@@ -352,7 +352,11 @@ def heard(session: Session, *scripts: Script, retry: Retry = FAST) -> tuple[list
 @pytest.mark.parametrize("reason", ["length", "refused"])
 def test_a_model_that_only_thought_is_paid_for_once(session: Session, reason: StopReason) -> None:
     """With the same room, or the same question, it would do the same again."""
-    script: Script = [Thought("hm"), Spent(Usage(input=10, output=4_000)), Stopped(reason)]
+    script: Script = [
+        ReplyThinking("hm"),
+        ReplyUsage(Usage(input=10, output=4_000)),
+        ReplyEnd(reason),
+    ]
     events, called = heard(session, *[script] * 5)
     assert called == 1
     (thoughts,) = [e for e in events if isinstance(e, ReplyStored)]
@@ -363,9 +367,9 @@ def test_a_model_that_only_thought_is_paid_for_once(session: Session, reason: St
 @pytest.mark.parametrize(
     "script",
     [
-        [Spent(Usage(input=7)), ModelFailed("broke", retryable=True)],
-        [Thought("hm"), Spent(Usage(input=7)), ModelFailed("broke", retryable=True)],
-        [Spent(Usage(input=7)), ModelFailed("no")],
+        [ReplyUsage(Usage(input=7)), ModelFailed("broke", retryable=True)],
+        [ReplyThinking("hm"), ReplyUsage(Usage(input=7)), ModelFailed("broke", retryable=True)],
+        [ReplyUsage(Usage(input=7)), ModelFailed("no")],
     ],
 )
 def test_what_was_spent_without_a_word_is_told_and_no_model_sees_it(
@@ -412,7 +416,7 @@ def replies(session: Session) -> list[tuple[str, str, bool]]:
 
 def test_a_context_that_is_full_amid_a_reply_doubles_nothing(long: Session) -> None:
     """As with any other stream that breaks off: the model goes on behind what it said."""
-    model = small([Said("The answer "), TOO_LONG], say("is 42."))
+    model = small([ReplyText("The answer "), TOO_LONG], say("is 42."))
     with Agent(model, titles=False, context=TRUNCATE) as agent:
         result = agent.run(long, "go")
     assert result.text == "The answer is 42."
@@ -421,7 +425,7 @@ def test_a_context_that_is_full_amid_a_reply_doubles_nothing(long: Session) -> N
 
 
 def test_a_context_that_is_full_amid_a_reply_that_begins_anew(long: Session) -> None:
-    model = small([Said("The answer "), TOO_LONG], say("The answer is 42."))
+    model = small([ReplyText("The answer "), TOO_LONG], say("The answer is 42."))
     anew = Retry(base=0.0, jitter=0.0, broken="anew")
     with Agent(model, titles=False, context=TRUNCATE, retry=anew) as agent:
         assert agent.run(long, "go").text == "The answer is 42."
@@ -432,7 +436,7 @@ def test_a_context_that_is_full_amid_a_reply_that_begins_anew(long: Session) -> 
 
 
 def test_a_context_that_is_full_amid_thoughts(long: Session) -> None:
-    model = small([Thought("hm"), Spent(Usage(input=3)), TOO_LONG], say("42."))
+    model = small([ReplyThinking("hm"), ReplyUsage(Usage(input=3)), TOO_LONG], say("42."))
     with Agent(model, titles=False, context=TRUNCATE) as agent:
         result = agent.run(long, "go")
     assert (result.text, result.usage) == ("42.", Usage(input=3))
@@ -501,7 +505,7 @@ def test_a_goal_is_changed_as_it_is_by_then(session: Session) -> None:
         seen.append(goal.state)
         return Goal("Mend the roof", state=goal.state, summary="noted")
 
-    run(change(Meddled(session), ended))
+    run(update(Meddled(session), ended))
     assert seen == ["active", "cancelled"]
     assert session.info().goal == Goal("Mend the roof", state="cancelled", summary="noted")
 
@@ -542,11 +546,11 @@ def test_two_agents_answer_what_waits_once(session: Session) -> None:
 class Buggy(ScriptedModel):
     """A model that answers once, and then has a fault of its own."""
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         self.requests.append(request)
         if len(self.requests) > 1:
             raise ZeroDivisionError("a bug in somebody's model")
-        for delta in (Said("hi"), Stopped("stop")):
+        for delta in (ReplyText("hi"), ReplyEnd("stop")):
             yield delta
 
 

@@ -18,7 +18,15 @@ import pytest
 import holdfast
 from holdfast import Message
 from holdfast.agent.models.local import LocalModel
-from holdfast.agent.models.protocol import Called, Delta, Request, Said, Spent, Stopped, ToolSpec
+from holdfast.agent.models.protocol import (
+    Delta,
+    ModelRequest,
+    ReplyEnd,
+    ReplyText,
+    ReplyToolCall,
+    ReplyUsage,
+    ToolSpec,
+)
 from holdfast.errors import ContextTooLong, ModelFailed, ModelMissing
 from holdfast.values import JSON, Usage, Window
 from tests.agent.ggufs import made, smollm2
@@ -48,25 +56,25 @@ def by_hand(*messages: dict[str, JSON]) -> Window:
     )
 
 
-def asked(text: str, **more: int) -> Request:
-    return Request(window=window(Message.user(text)), **more)  # type: ignore[arg-type]
+def asked(text: str, **more: int) -> ModelRequest:
+    return ModelRequest(window=window(Message.user(text)), **more)  # type: ignore[arg-type]
 
 
-async def heard(model: LocalModel, request: Request) -> list[Delta]:
+async def heard(model: LocalModel, request: ModelRequest) -> list[Delta]:
     return [delta async for delta in model.stream(request)]
 
 
-def hear(model: LocalModel, request: Request) -> list[Delta]:
+def hear(model: LocalModel, request: ModelRequest) -> list[Delta]:
     """All that the model says."""
     return asyncio.run(heard(model, request))
 
 
 def text_of(deltas: list[Delta]) -> str:
-    return "".join(delta.text for delta in deltas if isinstance(delta, Said))
+    return "".join(delta.text for delta in deltas if isinstance(delta, ReplyText))
 
 
 def usage_of(deltas: list[Delta]) -> Usage:
-    return [delta.usage for delta in deltas if isinstance(delta, Spent)][-1]
+    return [delta.usage for delta in deltas if isinstance(delta, ReplyUsage)][-1]
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +92,8 @@ def test_it_talks(model: LocalModel) -> None:
     """A reply comes in pieces, says why it ends, and what it used."""
     deltas = hear(model, asked("What is 2+2?", max_output=40))
     assert "4" in text_of(deltas)
-    assert len([delta for delta in deltas if isinstance(delta, Said) and delta.text]) > 3
-    assert isinstance(deltas[-1], Stopped)
+    assert len([delta for delta in deltas if isinstance(delta, ReplyText) and delta.text]) > 3
+    assert isinstance(deltas[-1], ReplyEnd)
     usage = usage_of(deltas)
     assert usage.input > 10
     assert 3 < usage.output <= 40
@@ -101,13 +109,13 @@ def test_it_says_what_it_is(model: LocalModel) -> None:
 def test_a_reply_has_an_end(model: LocalModel) -> None:
     """One that reaches the limit says so, and may be asked for no more than the model gives."""
     deltas = hear(model, asked("Count from one to a hundred.", max_output=5))
-    assert deltas[-1] == Stopped("length")
+    assert deltas[-1] == ReplyEnd("length")
     assert usage_of(deltas).output == 5
 
 
 def test_a_reply_that_was_cut_off_goes_on(model: LocalModel) -> None:
     """The model reads its own words, without the mark behind them, and writes the next ones."""
-    request = Request(
+    request = ModelRequest(
         window=window(
             Message.user("Count from 1 to 20."),
             Message.assistant("1, 2, 3, 4, 5, 6, 7, 8,", status="partial"),
@@ -121,9 +129,9 @@ def test_a_reply_that_was_cut_off_goes_on(model: LocalModel) -> None:
 def test_the_part_of_the_window_that_is_known_is_not_read_again(model: LocalModel) -> None:
     """The next turn of a conversation costs its own words only."""
     first = [Message.user("My name is Ada. " * 10)]
-    reply = text_of(hear(model, Request(window=window(*first), max_output=8)))
+    reply = text_of(hear(model, ModelRequest(window=window(*first), max_output=8)))
     more = [*first, Message.assistant(reply), Message.user("What is my name?")]
-    usage = usage_of(hear(model, Request(window=window(*more), max_output=4)))
+    usage = usage_of(hear(model, ModelRequest(window=window(*more), max_output=4)))
     assert usage.cache_read > 50
 
 
@@ -138,14 +146,14 @@ def test_two_at_once_wait_for_each_other(model: LocalModel) -> None:
 
     for deltas in asyncio.run(both()):
         assert text_of(deltas)
-        assert isinstance(deltas[-1], Stopped)
+        assert isinstance(deltas[-1], ReplyEnd)
 
 
 def test_what_is_no_text_is_named(model: LocalModel) -> None:
     """An image, a lone surrogate, a message without content: none of them ends the call."""
     image = holdfast.File("cat.png", "image/png", b"\x89PNG")
     said = window(Message.user(["What is this? \ud800", image]))
-    assert text_of(hear(model, Request(window=said, max_output=4)))
+    assert text_of(hear(model, ModelRequest(window=said, max_output=4)))
     calls: list[JSON] = [
         {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     ]
@@ -154,7 +162,7 @@ def test_what_is_no_text_is_named(model: LocalModel) -> None:
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "c", "content": "A cat."},
     )
-    assert text_of(hear(model, Request(window=exchange, max_output=4)))
+    assert text_of(hear(model, ModelRequest(window=exchange, max_output=4)))
 
 
 # ----------------------------------------------------------------------------------------- tools
@@ -190,7 +198,7 @@ def test_a_template_with_tools_makes_calls() -> None:
         "properties": {"path": {"type": "string"}},
         "required": ["path"],
     }
-    request = Request(
+    request = ModelRequest(
         window=by_hand(*told),
         tools=(ToolSpec("read_file", "Read a file", schema),),
         max_output=60,
@@ -205,9 +213,9 @@ def test_a_template_with_tools_makes_calls() -> None:
             await model.close()
 
     deltas = asyncio.run(call_it())
-    [made_call] = [delta for delta in deltas if isinstance(delta, Called)]
+    [made_call] = [delta for delta in deltas if isinstance(delta, ReplyToolCall)]
     assert (made_call.name, made_call.arguments) == ("read_file", {"path": "d.txt"})
-    assert deltas[-1] == Stopped("calls")
+    assert deltas[-1] == ReplyEnd("calls")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +249,7 @@ def test_size_and_template_tell_how_tools_are_told(
 
 async def until_it_speaks(stream: AsyncIterator[Delta]) -> None:
     async for delta in stream:
-        if isinstance(delta, Said) and delta.text:
+        if isinstance(delta, ReplyText) and delta.text:
             return
 
 
@@ -264,7 +272,7 @@ def test_a_call_can_be_stopped_while_the_window_is_read(model: LocalModel) -> No
 
     async def main() -> float:
         async with aclosing(model.stream(asked("Different words. " * 2000))) as stream:
-            assert await anext(stream) == Said("")
+            assert await anext(stream) == ReplyText("")
             began = time.monotonic()
         await heard(model, asked("Hi.", max_output=2))
         return time.monotonic() - began
@@ -345,7 +353,7 @@ def test_a_window_that_is_too_long_is_refused_with_the_limit() -> None:
 def test_what_the_engine_refuses_is_not_tried_again(model: LocalModel) -> None:
     """A message without a role, say."""
     with pytest.raises(ModelFailed) as raised:
-        hear(model, Request(window=by_hand({"content": "Hi."})))
+        hear(model, ModelRequest(window=by_hand({"content": "Hi."})))
     assert not raised.value.retryable
 
 

@@ -27,7 +27,14 @@ from holdfast.agent.events import (
     TurnStarted,
     UserSaid,
 )
-from holdfast.agent.models.protocol import Called, Kept, Said, Spent, Stopped, Thought
+from holdfast.agent.models.protocol import (
+    ReplyEnd,
+    ReplyRaw,
+    ReplyText,
+    ReplyThinking,
+    ReplyToolCall,
+    ReplyUsage,
+)
 from holdfast.errors import ContextTooLong, Invalid, ModelFailed, SessionBusy
 from holdfast.testing.legality import problems
 from holdfast.testing.scripted_model import Hold, Pause, Script, ScriptedModel, call, calls, say
@@ -115,7 +122,7 @@ def test_the_ledger_says_that_a_tool_starts_before_it_does(session: Session) -> 
 
 def test_the_result(session: Session) -> None:
     model = ScriptedModel(
-        [Called("c1", "add", {"a": 1, "b": 2}), Spent(Usage(10, 5)), Stopped("calls")],
+        [ReplyToolCall("c1", "add", {"a": 1, "b": 2}), ReplyUsage(Usage(10, 5)), ReplyEnd("calls")],
         say("It is 3", usage=Usage(20, 4, cache_read=8)),
     )
     priced = lambda name, usage: Decimal(usage.total) if name == "scripted" else None  # noqa: E731
@@ -152,15 +159,15 @@ def test_everything_a_model_may_say_is_kept(session: Session) -> None:
     raw = Raw("anthropic", {"type": "redacted_thinking", "data": "xyz"})
     model = ScriptedModel(
         [
-            Thought("Let me "),
-            Thought("see"),
-            Thought("", "sig-1"),
-            Thought("More"),
-            Thought("", "sig-2"),
-            Kept(raw),
-            Said("Well, "),
-            Said("yes"),
-            Stopped("stop"),
+            ReplyThinking("Let me "),
+            ReplyThinking("see"),
+            ReplyThinking("", "sig-1"),
+            ReplyThinking("More"),
+            ReplyThinking("", "sig-2"),
+            ReplyRaw(raw),
+            ReplyText("Well, "),
+            ReplyText("yes"),
+            ReplyEnd("stop"),
         ]
     )
     with agent_of(model) as agent:
@@ -281,14 +288,14 @@ def test_attempts_come_to_an_end(session: Session) -> None:
 
 
 def test_an_empty_reply_is_a_failed_call(session: Session) -> None:
-    with agent_of(ScriptedModel([Stopped("stop")], say("Here"))) as agent:
+    with agent_of(ScriptedModel([ReplyEnd("stop")], say("Here"))) as agent:
         agent.run(session, "hi")
     assert texts(session) == [("hi", "complete"), ("Here", "complete")]
 
 
 @pytest.mark.parametrize(
     "broken",
-    [[Said("Once upon"), ModelFailed("reset", retryable=True)], [Said("Once upon")]],
+    [[ReplyText("Once upon"), ModelFailed("reset", retryable=True)], [ReplyText("Once upon")]],
     ids=["it raises", "it just ends"],
 )
 def test_a_stream_that_breaks_goes_on(session: Session, broken: Script) -> None:
@@ -309,7 +316,7 @@ def test_a_stream_that_breaks_goes_on(session: Session, broken: Script) -> None:
 def test_a_stream_that_breaks_begins_anew(session: Session) -> None:
     """What was cut off stays in the history; windows do not have it."""
     model = ScriptedModel(
-        [Said("Once upon"), ModelFailed("reset", retryable=True)], say("Long ago"), say("Bye")
+        [ReplyText("Once upon"), ModelFailed("reset", retryable=True)], say("Long ago"), say("Bye")
     )
     retry = Retry(base=0.0, max=0.0, jitter=0.0, broken="anew")
     with agent_of(model, retry=retry) as agent:
@@ -331,7 +338,7 @@ def test_a_stream_that_breaks_begins_anew(session: Session) -> None:
 
 def test_what_was_said_stays_when_no_attempt_succeeds(session: Session) -> None:
     """Also with `broken="anew"`: there is no other answer, so windows include it."""
-    model = ScriptedModel([Said("Once"), ModelFailed("a", retryable=True)], say("ok"))
+    model = ScriptedModel([ReplyText("Once"), ModelFailed("a", retryable=True)], say("ok"))
     retry = Retry(attempts=1, broken="anew")
     with agent_of(model, retry=retry) as agent:
         with pytest.raises(ModelFailed):
@@ -354,8 +361,8 @@ def _acting(made: list[int]) -> Callable[[int], str]:
 def _broken_call() -> Script:
     """Write the script of a reply that breaks off behind a call."""
     return [
-        Said("Let me see"),
-        Called("c1", "act", {"n": 1}),
+        ReplyText("Let me see"),
+        ReplyToolCall("c1", "act", {"n": 1}),
         ModelFailed("reset", retryable=True),
     ]
 
@@ -363,7 +370,7 @@ def _broken_call() -> Script:
 def test_calls_of_a_reply_that_broke_are_not_made(session: Session) -> None:
     """A reply that was cut off may have been about to say something else."""
     made: list[int] = []
-    broken: Script = [Called("c1", "act", {"n": 1}), ModelFailed("reset", retryable=True)]
+    broken: Script = [ReplyToolCall("c1", "act", {"n": 1}), ModelFailed("reset", retryable=True)]
     model = ScriptedModel(broken, call("act", {"n": 2}), say("ok"))
     with agent_of(model, tools=[_acting(made)]) as agent:
         agent.run(session, "go")
@@ -442,7 +449,7 @@ def test_a_stream_that_breaks_behind_words_goes_on_after_one_that_broke_behind_a
     """The calls of an attempt are its own."""
     reset = ModelFailed("reset", retryable=True)
     model = ScriptedModel(
-        [Called("c1", "act", {}), reset], [Said("Once upon"), reset], say(" a time")
+        [ReplyToolCall("c1", "act", {}), reset], [ReplyText("Once upon"), reset], say(" a time")
     )
     with agent_of(model) as agent:
         assert agent.run(session, "tell").text == "Once upon a time"
@@ -451,14 +458,14 @@ def test_a_stream_that_breaks_behind_words_goes_on_after_one_that_broke_behind_a
 
 
 def test_a_reply_that_is_too_long_is_kept_as_cut_off(session: Session) -> None:
-    with agent_of(ScriptedModel([Said("On and on"), Stopped("length")])) as agent:
+    with agent_of(ScriptedModel([ReplyText("On and on"), ReplyEnd("length")])) as agent:
         result = agent.run(session, "talk")
     assert (result.state, result.text) == ("sealed", "On and on")
     assert texts(session)[-1] == ("On and on", "partial")
 
 
 def test_a_silent_stream_is_given_up(session: Session) -> None:
-    model = ScriptedModel([Said("Hm"), Pause(30.0)], say(", yes"))
+    model = ScriptedModel([ReplyText("Hm"), Pause(30.0)], say(", yes"))
     with agent_of(model, limits=Limits(idle=0.1)) as agent:
         result = agent.run(session, "hi")
     assert result.text == "Hm, yes"
@@ -466,7 +473,7 @@ def test_a_silent_stream_is_given_up(session: Session) -> None:
 
 
 def test_an_error_of_the_model_itself_ends_the_turn(session: Session) -> None:
-    model = ScriptedModel([Said("Hm"), RuntimeError("a bug")])
+    model = ScriptedModel([ReplyText("Hm"), RuntimeError("a bug")])
     with agent_of(model) as agent, pytest.raises(RuntimeError, match="a bug"):
         agent.run(session, "hi")
     assert texts(session) == [("hi", "complete"), ("Hm", "partial")]
@@ -702,7 +709,7 @@ def test_tools_work_where_the_session_does(store: Store) -> None:
 
 def test_cancel_keeps_what_was_said(session: Session) -> None:
     """From another thread; the stream ends without an error, the turn as cancelled."""
-    model = ScriptedModel([Said("Once upon"), Pause(600.0), Said("never")])
+    model = ScriptedModel([ReplyText("Once upon"), Pause(600.0), ReplyText("never")])
     with agent_of(model) as agent:
         events = []
         for event in agent.stream(session, "tell"):
@@ -737,7 +744,7 @@ def test_cancel_stops_tools(session: Session) -> None:
 
 
 def test_leaving_the_stream_cancels_the_turn(session: Session) -> None:
-    model = ScriptedModel([Said("Once"), Said(" upon"), Pause(30.0)])
+    model = ScriptedModel([ReplyText("Once"), ReplyText(" upon"), Pause(30.0)])
     with agent_of(model) as agent:
         for event in agent.stream(session, "tell"):
             if isinstance(event, TextDelta):
@@ -750,7 +757,7 @@ def test_leaving_the_async_stream_cancels_the_turn() -> None:
     async def main() -> None:
         async with holdfast.open_async("memory:") as store:
             session = await store.session("talk")
-            model = ScriptedModel([Said("Once"), Pause(30.0)])
+            model = ScriptedModel([ReplyText("Once"), Pause(30.0)])
             async with AsyncAgent(model, titles=False) as agent:
                 stream = agent.stream(session, "tell")
                 async for event in stream:
@@ -767,7 +774,7 @@ def test_a_cancelled_task_cancels_the_turn() -> None:
     async def main() -> None:
         async with holdfast.open_async("memory:") as store:
             session = await store.session("talk")
-            model = ScriptedModel([Said("Once"), Pause(30.0)])
+            model = ScriptedModel([ReplyText("Once"), Pause(30.0)])
             async with AsyncAgent(model, titles=False) as agent:
                 task = asyncio.create_task(agent.run(session, "tell"))
                 await until(lambda: bool(model.requests))
@@ -786,7 +793,7 @@ def test_one_agent_serves_many_sessions_at_once() -> None:
     async def main() -> None:
         async with holdfast.open_async("memory:") as store:
             sessions = [await store.session(f"s{n}") for n in range(8)]
-            script: Script = [Pause(0.05), Said("ok"), Stopped("stop")]
+            script: Script = [Pause(0.05), ReplyText("ok"), ReplyEnd("stop")]
             model = ScriptedModel(*[script] * 8)
             async with AsyncAgent(model, titles=False) as agent:
                 results = await asyncio.gather(*(agent.run(s, "hi") for s in sessions))
@@ -802,7 +809,7 @@ def test_only_the_turn_of_one_session_is_cancelled() -> None:
         async with holdfast.open_async("memory:") as store:
             one, two = await store.session("one"), await store.session("two")
             cancelled = asyncio.Event()
-            script: Script = [Said("a"), Hold(cancelled), Said("b"), Stopped("stop")]
+            script: Script = [ReplyText("a"), Hold(cancelled), ReplyText("b"), ReplyEnd("stop")]
             model = ScriptedModel(*[script] * 2)
             async with AsyncAgent(model, titles=False) as agent:
                 running = [asyncio.create_task(agent.run(s, "hi")) for s in (one, two)]

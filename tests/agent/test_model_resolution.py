@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.agent.models import resolution, weights
 from holdfast.agent.models.local import LocalModel
-from holdfast.agent.models.resolution import DEFAULTS, Choice, Settings, parse
+from holdfast.agent.models.resolution import DEFAULTS, ModelChoice, ModelSettings, parse_spec
 from holdfast.errors import Invalid, ModelMissing
 from tests.agent.ggufs import made
 
@@ -51,7 +51,7 @@ def test_the_first_word_wins(
     named: str | None, environ: dict[str, str], spec: str, why: str
 ) -> None:
     """The one that is named, then the environment's, then a key's, then the local one."""
-    choice = resolution.choose(Settings(environ=environ), named, "--model says so")
+    choice = resolution.choose(ModelSettings(environ=environ), named, "--model says so")
     assert choice.spec == spec
     assert why in choice.why
 
@@ -79,20 +79,20 @@ def test_the_first_word_wins(
 )
 def test_a_name_tells_whose_it_is(text: str, spec: str) -> None:
     """What was understood is understood again."""
-    assert str(parse(text)) == spec
-    assert str(parse(spec)) == spec
+    assert str(parse_spec(text)) == spec
+    assert str(parse_spec(spec)) == spec
 
 
 @pytest.mark.parametrize("text", ["", "llama3.2:3b", "openai:", "local:", "mistral", "opus"])
 def test_a_name_that_tells_nothing_is_refused(text: str) -> None:
     """The error says how it is written."""
     with pytest.raises(Invalid, match=r"openai:|local:NAME"):
-        parse(text)
+        parse_spec(text)
 
 
 def test_another_server_may_have_any_name() -> None:
     """But a name that tells whose it is still does."""
-    elsewhere = Settings(environ={}, base_url="http://localhost:11434/v1")
+    elsewhere = ModelSettings(environ={}, base_url="http://localhost:11434/v1")
     assert resolution.choose(elsewhere, "llama3.2:3b").spec == "openai:llama3.2:3b"
     assert resolution.choose(elsewhere, "claude-opus-5").spec == "anthropic:claude-opus-5"
     assert resolution.choose(elsewhere, "openai").spec == "openai"
@@ -103,8 +103,8 @@ def test_another_server_may_have_any_name() -> None:
 
 def built(spec: str, **settings: object) -> tuple[str, int, int, str]:
     """Build a model; gives its name, sizes and support of tools."""
-    given = Settings(**{"environ": {}, **settings})  # type: ignore[arg-type]
-    model = resolution.build(Choice(spec, "asked for"), given)
+    given = ModelSettings(**{"environ": {}, **settings})  # type: ignore[arg-type]
+    model = resolution.build(ModelChoice(spec, "asked for"), given)
     asyncio.run(model.close())
     return model.name, model.context, model.max_output, model.tools
 
@@ -232,14 +232,16 @@ def test_a_key_goes_to_its_provider_only(
     seen: type[Seen], spec: str, settings: dict[str, str], key: str, url: str | None
 ) -> None:
     """Whatever else is chosen beside the configured model."""
-    given = Settings(environ=_KEYS, **settings)  # type: ignore[arg-type]
-    resolution.build(Choice(spec, ""), given)
+    given = ModelSettings(environ=_KEYS, **settings)  # type: ignore[arg-type]
+    resolution.build(ModelChoice(spec, ""), given)
     assert (seen.given["api_key"], seen.given["base_url"]) == (key, url)
 
 
 def test_a_server_of_ones_own_needs_no_key(seen: type[Seen]) -> None:
     """And is not sent OpenAI's unless that is all there is."""
-    resolution.build(Choice("openai:x", ""), Settings(environ={}, base_url="http://localhost:1/v1"))
+    resolution.build(
+        ModelChoice("openai:x", ""), ModelSettings(environ={}, base_url="http://localhost:1/v1")
+    )
     assert seen.given["api_key"] == "none"
 
 
@@ -247,9 +249,11 @@ def test_addresses_come_from_the_environment_too(seen: type[Seen]) -> None:
     """As the SDKs read them; what is configured comes first."""
     environ = {"ANTHROPIC_BASE_URL": "http://a", "OPENAI_BASE_URL": "http://o", **_KEYS}
     for spec, url in (("claude-x", "http://a"), ("openai:x", "http://o")):
-        resolution.build(Choice(spec, ""), Settings(environ=environ))
+        resolution.build(ModelChoice(spec, ""), ModelSettings(environ=environ))
         assert seen.given["base_url"] == url
-    resolution.build(Choice("openai:x", ""), Settings(environ=environ, base_url=_ELSEWHERE))
+    resolution.build(
+        ModelChoice("openai:x", ""), ModelSettings(environ=environ, base_url=_ELSEWHERE)
+    )
     assert seen.given["base_url"] == _ELSEWHERE
 
 
@@ -261,7 +265,7 @@ def test_a_survey_says_what_is_ready(data_home: Path, monkeypatch: pytest.Monkey
     data_home.mkdir()
     (data_home / "mine.gguf").write_bytes(made({}, {}))
     monkeypatch.setattr(weights, "find", lambda: None)
-    found = {one.spec: one for one in resolution.survey(Settings(environ=_ANTHROPIC))}
+    found = {one.spec: one for one in resolution.list_models(ModelSettings(environ=_ANTHROPIC))}
     assert list(found) == [
         "local",
         f"local:{data_home / 'mine.gguf'}",
@@ -275,14 +279,14 @@ def test_a_survey_says_what_is_ready(data_home: Path, monkeypatch: pytest.Monkey
 def test_a_survey_has_the_one_that_is_chosen() -> None:
     """Once, whether it is one of the usual ones or not."""
     for also in ("local", "openai:gpt-4o", f"openai:{DEFAULTS['openai']}"):
-        specs = [one.spec for one in resolution.survey(Settings(environ={}), also)]
+        specs = [one.spec for one in resolution.list_models(ModelSettings(environ={}), also)]
         assert specs.count(also) == 1
 
 
 def test_a_survey_names_another_server() -> None:
     """It has models of its own."""
-    settings = Settings(environ={}, base_url="http://localhost:11434/v1")
-    [last] = [one for one in resolution.survey(settings) if one.spec == "openai"]
+    settings = ModelSettings(environ={}, base_url="http://localhost:11434/v1")
+    [last] = [one for one in resolution.list_models(settings) if one.spec == "openai"]
     assert last.about == "whatever localhost:11434 has"
     assert last.needs == ("say which of that server's models: openai:NAME",)
 
@@ -301,7 +305,7 @@ def test_a_survey_names_another_server() -> None:
 )
 def test_a_survey_tells_no_password(url: str, named: str) -> None:
     """One in the environment's address is shown to nobody: only the server is named."""
-    found = resolution.survey(Settings(environ={"OPENAI_BASE_URL": url}), "openai:gpt-5")
+    found = resolution.list_models(ModelSettings(environ={"OPENAI_BASE_URL": url}), "openai:gpt-5")
     assert "hunter2" not in str(found)
     assert f"whatever {named} has" in [one.about for one in found]
 
@@ -310,4 +314,6 @@ def test_what_was_built_is_a_model(tmp_path: Path) -> None:
     """A local one, for a file."""
     path = tmp_path / "some.gguf"
     path.write_bytes(made({}, {}))
-    assert isinstance(resolution.build(Choice(str(path), ""), Settings(environ={})), LocalModel)
+    assert isinstance(
+        resolution.build(ModelChoice(str(path), ""), ModelSettings(environ={})), LocalModel
+    )

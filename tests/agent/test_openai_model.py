@@ -15,22 +15,28 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from pydantic import TypeAdapter
 
-from holdfast.agent.models.chat_completions import CONTINUE, ChatReading, Own, flat, messages_of
-from holdfast.agent.models.context_limits import size_of
+from holdfast.agent.models.chat_completions import (
+    CONTINUE,
+    ChatStreamParser,
+    ServerFields,
+    encode_messages,
+    flatten_text,
+)
+from holdfast.agent.models.context_limits import limits_for
 from holdfast.agent.models.openai import OpenAIModel
 from holdfast.agent.models.protocol import (
-    Called,
     Delta,
-    Kept,
-    Request,
-    Said,
-    Spent,
-    Stopped,
-    Thought,
+    ModelRequest,
+    ReplyEnd,
+    ReplyRaw,
+    ReplyText,
+    ReplyThinking,
+    ReplyToolCall,
+    ReplyUsage,
     ToolSpec,
     ToolSupport,
 )
-from holdfast.agent.models.surrogates import Halves
+from holdfast.agent.models.surrogates import SurrogateJoiner
 from holdfast.errors import BadConfig, ContextTooLong, ModelFailed, ModelMissing
 from holdfast.formats import openai_chat
 from holdfast.testing import legality
@@ -70,10 +76,10 @@ def piece(
     return chunk({"tool_calls": [{key: value for key, value in given if value is not None}]})
 
 
-def read(*chunks: object, own: Own | None = None) -> list[Delta]:
-    reading = ChatReading() if own is None else ChatReading(own)
-    deltas = [delta for item in chunks for delta in reading.take(item)]
-    return [*deltas, *reading.end()]
+def read(*chunks: object, own: ServerFields | None = None) -> list[Delta]:
+    reading = ChatStreamParser() if own is None else ChatStreamParser(own)
+    deltas = [delta for item in chunks for delta in reading.feed(item)]
+    return [*deltas, *reading.finish()]
 
 
 def parts_of(deltas: Sequence[Delta]) -> tuple[Part, ...]:
@@ -81,11 +87,11 @@ def parts_of(deltas: Sequence[Delta]) -> tuple[Part, ...]:
     parts: list[Part] = []
     for delta in deltas:
         match delta:
-            case Said(text):
+            case ReplyText(text):
                 parts.append(Text(text))
-            case Called(id, name, arguments):
+            case ReplyToolCall(id, name, arguments):
                 parts.append(ToolCall(id, name, arguments))
-            case Kept(part):
+            case ReplyRaw(part):
                 parts.append(part)
             case _:
                 pass
@@ -103,7 +109,7 @@ def test_text_comes_as_it_is_said_and_the_end_comes_last() -> None:
         chunk({"content": "lo"}),
         chunk({}, "stop"),
         {"choices": [], "usage": used},
-    ) == [Said("Hel"), Said("lo"), Spent(Usage(7, 2)), Stopped("stop")]
+    ) == [ReplyText("Hel"), ReplyText("lo"), ReplyUsage(Usage(7, 2)), ReplyEnd("stop")]
 
 
 def test_parallel_calls_are_put_together_from_their_pieces() -> None:
@@ -114,7 +120,11 @@ def test_parallel_calls_are_put_together_from_their_pieces() -> None:
         piece(0, text='"sea"}'),
         piece(1, text='{"for":2}'),
         chunk({}, "tool_calls"),
-    ) == [Called("a", "look", {"at": "sea"}), Called("b", "wait", {"for": 2}), Stopped("calls")]
+    ) == [
+        ReplyToolCall("a", "look", {"at": "sea"}),
+        ReplyToolCall("b", "wait", {"for": 2}),
+        ReplyEnd("calls"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +150,11 @@ def test_parallel_calls_are_put_together_from_their_pieces() -> None:
     ],
 )
 def test_servers_take_liberties_with_calls(pieces: list[object]) -> None:
-    expected = [Called("a", "f", {"n": 1}), Called("b", "f", {"n": 2}), Stopped("calls")]
+    expected = [
+        ReplyToolCall("a", "f", {"n": 1}),
+        ReplyToolCall("b", "f", {"n": 2}),
+        ReplyEnd("calls"),
+    ]
     assert read(*pieces, chunk({}, "tool_calls")) == expected
     assert read(*pieces, chunk({}, "stop")) == expected, "some say stop after calls"
 
@@ -148,9 +162,9 @@ def test_servers_take_liberties_with_calls(pieces: list[object]) -> None:
 def test_calls_without_ids_are_calls_too() -> None:
     pieces = [piece(None, name="f", text='{"n":1}'), piece(None, name="f", text='{"n":2}')]
     assert read(*pieces, chunk({}, "stop")) == [
-        Called("", "f", {"n": 1}),
-        Called("", "f", {"n": 2}),
-        Stopped("calls"),
+        ReplyToolCall("", "f", {"n": 1}),
+        ReplyToolCall("", "f", {"n": 2}),
+        ReplyEnd("calls"),
     ]
 
 
@@ -162,16 +176,21 @@ def test_arguments_are_an_object_or_the_text_that_the_model_wrote(
     text: str | None, arguments: JSON
 ) -> None:
     found = read(piece(0, "a", "f", text), chunk({}, "tool_calls"))
-    assert found == [Called("a", "f", arguments), Stopped("calls")]
+    assert found == [ReplyToolCall("a", "f", arguments), ReplyEnd("calls")]
 
 
 def test_of_a_reply_that_is_cut_off_no_call_is_given() -> None:
-    assert read(chunk({"content": "I will"}), piece(0, "a", "f", '{"n":1}')) == [Said("I will")]
+    assert read(chunk({"content": "I will"}), piece(0, "a", "f", '{"n":1}')) == [
+        ReplyText("I will")
+    ]
 
 
 def test_of_a_reply_that_grew_too_long_only_whole_calls_are_given() -> None:
     pieces = [piece(0, "a", "f", '{"n":1}'), piece(1, "b", "f", '{"n":')]
-    assert read(*pieces, chunk({}, "length")) == [Called("a", "f", {"n": 1}), Stopped("length")]
+    assert read(*pieces, chunk({}, "length")) == [
+        ReplyToolCall("a", "f", {"n": 1}),
+        ReplyEnd("length"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,12 +204,12 @@ def test_of_a_reply_that_grew_too_long_only_whole_calls_are_given() -> None:
     ],
 )
 def test_why_a_reply_ends(finish: str, reason: str) -> None:
-    assert read(chunk({"content": "x"}, finish))[-1] == Stopped(cast("Any", reason))
+    assert read(chunk({"content": "x"}, finish))[-1] == ReplyEnd(cast("Any", reason))
 
 
 @pytest.mark.parametrize("finish", [None, "", "error", "abort", "insufficient_system_resource"])
 def test_a_reply_that_was_given_up_is_cut_off(finish: str | None) -> None:
-    assert read(chunk({"content": "x"}), chunk({}, finish)) == [Said("x")]
+    assert read(chunk({"content": "x"}), chunk({}, finish)) == [ReplyText("x")]
 
 
 @pytest.mark.parametrize(
@@ -204,12 +223,12 @@ def test_a_reply_that_was_given_up_is_cut_off(finish: str | None) -> None:
 )
 def test_thinking_goes_by_many_names(delta: object) -> None:
     found = read(chunk(delta), chunk({"content": [{"type": "text", "text": "So."}]}, "stop"))
-    assert found == [Thought("hm"), Said("So."), Stopped("stop")]
+    assert found == [ReplyThinking("hm"), ReplyText("So."), ReplyEnd("stop")]
 
 
 def test_a_refusal_is_something_said() -> None:
     found = read(chunk({"refusal": "I can"}), chunk({"refusal": "not."}), chunk({}, "stop"))
-    assert found == [Said("I can"), Said("not."), Stopped("stop")]
+    assert found == [ReplyText("I can"), ReplyText("not."), ReplyEnd("stop")]
 
 
 def test_tokens_are_counted_by_kind() -> None:
@@ -219,7 +238,7 @@ def test_tokens_are_counted_by_kind() -> None:
         "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 5},
         "completion_tokens_details": {"reasoning_tokens": 40},
     }
-    assert read({"choices": None, "usage": used}) == [Spent(Usage(100, 50, 60, 5, 40))]
+    assert read({"choices": None, "usage": used}) == [ReplyUsage(Usage(100, 50, 60, 5, 40))]
 
 
 def test_a_character_that_was_cut_in_two_is_one_again() -> None:
@@ -228,16 +247,16 @@ def test_a_character_that_was_cut_in_two_is_one_again() -> None:
     units = [half[at : at + 2] for half in halves for at in range(0, len(half), 2)]
     pieces = [unit.decode("utf-16-be", "surrogatepass") for unit in units]
     said = read(*(chunk({"content": text}) for text in pieces), chunk({}, "stop"))[:-1]
-    assert "".join(delta.text for delta in said if isinstance(delta, Said)) == whole
+    assert "".join(delta.text for delta in said if isinstance(delta, ReplyText)) == whole
     for delta in said:
         str(delta).encode("utf-8")  # No half is ever given.
 
 
 def test_half_a_character_at_the_very_end_is_told_as_such() -> None:
     assert read(chunk({"content": "a\ud83d"}), chunk({}, "stop")) == [
-        Said("a"),
-        Said("\ufffd"),
-        Stopped("stop"),
+        ReplyText("a"),
+        ReplyText("\ufffd"),
+        ReplyEnd("stop"),
     ]
 
 
@@ -246,8 +265,8 @@ def test_halves_lose_and_add_nothing(text: str, cuts: list[int]) -> None:
     units = text.encode("utf-16-le", "surrogatepass")
     at = sorted({2 * min(cut, len(units) // 2) for cut in cuts} | {0, len(units)})
     pieces = [units[a:b].decode("utf-16-le", "surrogatepass") for a, b in itertools.pairwise(at)]
-    halves = Halves()
-    assert "".join(map(halves.joined, pieces)) + halves.rest() == text
+    halves = SurrogateJoiner()
+    assert "".join(map(halves.feed, pieces)) + halves.flush() == text
 
 
 _json = st.recursive(
@@ -293,7 +312,7 @@ def test_no_chunk_makes_the_reader_fail(chunks: list[object]) -> None:
 
 def test_fields_that_a_server_wants_to_see_again_are_sent_again() -> None:
     """Gemini signs its calls, and refuses them without their seal; DeepSeek wants its reasoning."""
-    own = Own(message=frozenset({"reasoning_content"}), call=frozenset({"extra_content"}))
+    own = ServerFields(message=frozenset({"reasoning_content"}), call=frozenset({"extra_content"}))
     signed = {"google": {"thought_signature": "seal"}}
     call = {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}
     deltas = read(
@@ -308,9 +327,9 @@ def test_fields_that_a_server_wants_to_see_again_are_sent_again() -> None:
     assert sent["reasoning_content"] == "let me see"
     assert sent["tool_calls"] == [{**plain, "extra_content": signed}]
 
-    said = Request(window=window({"role": "user", "content": "go"}, sent))
-    assert messages_of(said, own=own)[1] == sent
-    (_, elsewhere) = messages_of(said)
+    said = ModelRequest(window=window({"role": "user", "content": "go"}, sent))
+    assert encode_messages(said, own=own)[1] == sent
+    (_, elsewhere) = encode_messages(said)
     assert elsewhere == {"role": "assistant", "content": None, "tool_calls": [plain]}
 
 
@@ -320,13 +339,13 @@ def test_other_servers_keep_nothing_of_their_own() -> None:
         chunk({"tool_calls": [{"index": 0, "id": "a", "odd": 1, "function": {"name": "f"}}]}),
         chunk({}, "stop"),
     )
-    assert not any(isinstance(delta, Kept) for delta in deltas)
+    assert not any(isinstance(delta, ReplyRaw) for delta in deltas)
 
 
 def test_a_reply_that_was_cut_off_is_gone_on_with() -> None:
     asked: dict[str, JSON] = {"role": "user", "content": "count"}
     begun: dict[str, JSON] = {"role": "assistant", "content": "one two"}
-    sent = messages_of(Request(window=window(asked, begun), continuing=True))
+    sent = encode_messages(ModelRequest(window=window(asked, begun), continuing=True))
     assert sent == [asked, begun, {"role": "user", "content": CONTINUE}]
     assert legality.problems("openai", cast("Any", sent)) == []
 
@@ -338,7 +357,7 @@ def test_a_model_without_calls_is_told_of_them_in_words() -> None:
         {"role": "assistant", "content": None, "tool_calls": [cast("JSON", call)]},
         {"role": "tool", "tool_call_id": "a", "content": "at sea"},
     )
-    sent = cast("list[dict[str, JSON]]", messages_of(Request(window=said), as_text=True))
+    sent = cast("list[dict[str, JSON]]", encode_messages(ModelRequest(window=said), as_text=True))
     assert [message["role"] for message in sent] == ["user", "assistant", "user"]
     assert all("tool_calls" not in message for message in sent)
     assert "at sea" in str(sent[2]["content"])
@@ -348,7 +367,7 @@ def test_text_in_pieces_becomes_one_text() -> None:
     texts: list[JSON] = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     image: JSON = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     mixed: JSON = {"role": "user", "content": [*texts, image]}
-    assert flat([{"role": "tool", "content": texts}, mixed]) == [
+    assert flatten_text([{"role": "tool", "content": texts}, mixed]) == [
         {"role": "tool", "content": "a\nb"},
         mixed,
     ]
@@ -376,15 +395,17 @@ def with_wire(
     return asyncio.run(main())
 
 
-ASK = Request(window=window())
+ASK = ModelRequest(window=window())
 HELLO = sse(chunk({"content": "Hello"}), chunk({}, "stop"), DONE)
 
 
 def test_what_is_sent() -> None:
     async def do(wire: Wire, model: OpenAIModel) -> None:
-        assert await hear(model, Request(window=window(), tools=(LOOK,), max_output=2_000)) == [
-            Said("Hello"),
-            Stopped("stop"),
+        assert await hear(
+            model, ModelRequest(window=window(), tools=(LOOK,), max_output=2_000)
+        ) == [
+            ReplyText("Hello"),
+            ReplyEnd("stop"),
         ]
 
     wire = with_wire(HELLO, do=do, api_key="  sk-a-key\n", extra={"temperature": 0.5})
@@ -418,7 +439,7 @@ def test_others_than_openai_are_sent_one_text_for_several() -> None:
     pieces: JSON = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
     async def do(wire: Wire, model: OpenAIModel) -> None:
-        await hear(model, Request(window=window({"role": "user", "content": pieces})))
+        await hear(model, ModelRequest(window=window({"role": "user", "content": pieces})))
 
     assert with_wire(HELLO, do=do).asked[0].body["messages"] == [
         {"role": "user", "content": "a\nb"}
@@ -458,8 +479,8 @@ def test_a_server_that_knows_no_usage_is_not_asked_for_it_again() -> None:
     no = {"error": {"message": "Unrecognized request argument supplied: stream_options"}}
 
     async def do(wire: Wire, model: OpenAIModel) -> None:
-        assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
-        assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+        assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
+        assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
 
     wire = with_wire(refused(400, no), HELLO, do=do)
     assert ["stream_options" in asked.body for asked in wire.asked] == [True, False, False]
@@ -473,7 +494,7 @@ def test_a_server_with_another_word_for_the_limit_is_learned_from() -> None:
     }
 
     async def do(wire: Wire, model: OpenAIModel) -> None:
-        assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+        assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
 
     wire = with_wire(refused(400, no), HELLO, do=do)
     words = [[w for w in asked.body if w.startswith("max_")] for asked in wire.asked]
@@ -510,7 +531,7 @@ def test_a_model_that_takes_no_tools_is_told_of_them_in_words_from_now_on() -> N
 
     async def do(wire: Wire, model: OpenAIModel) -> None:
         with pytest.raises(ModelFailed, match="does not support tool calling") as caught:
-            await hear(model, Request(window=window(), tools=(LOOK,)))
+            await hear(model, ModelRequest(window=window(), tools=(LOOK,)))
         assert (caught.value.retryable, caught.value.retry_after) == (True, 0.0)
         supports.append(model.tools)
 
@@ -573,7 +594,7 @@ def test_a_stream_that_just_ends_gives_no_end() -> None:
     for last in ((), (DONE,)):
 
         async def do(wire: Wire, model: OpenAIModel) -> None:
-            assert await hear(model, ASK) == [Said("Hel")]
+            assert await hear(model, ASK) == [ReplyText("Hel")]
 
         with_wire(sse(chunk({"content": "Hel"}), *last), do=do)
 
@@ -593,7 +614,7 @@ def test_what_was_said_before_a_stream_broke_was_given(last: object, said: str) 
         with pytest.raises(ModelFailed, match=said) as caught:
             async for delta in model.stream(ASK):
                 found.append(delta)  # noqa: PERF401 (what comes before the error counts)
-        assert found == [Said("Hel")]
+        assert found == [ReplyText("Hel")]
         assert caught.value.retryable
 
     with_wire(sse(chunk({"content": "Hel"}), last), do=do)
@@ -602,16 +623,16 @@ def test_what_was_said_before_a_stream_broke_was_given(last: object, said: str) 
 @pytest.mark.parametrize("last", [CUT, "data: {\n\n", {"error": {"message": "late"}}])
 def test_what_breaks_behind_the_end_of_a_reply_breaks_nothing(last: object) -> None:
     async def do(wire: Wire, model: OpenAIModel) -> None:
-        assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+        assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
 
     with_wire(sse(chunk({"content": "Hello"}), chunk({}, "stop"), last), do=do)
 
 
 def test_a_server_that_never_says_goodbye_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agent.models.api._AFTERWARDS", 0.05)
+    monkeypatch.setattr("holdfast.agent.models.api._CLOSE_TIMEOUT_S", 0.05)
 
     async def do(wire: Wire, model: OpenAIModel) -> None:
-        assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+        assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
         await asyncio.wait_for(wire.left.wait(), 60)
 
     with_wire(sse(chunk({"content": "Hello"}), chunk({}, "stop"), STAY), do=do)
@@ -620,7 +641,7 @@ def test_a_server_that_never_says_goodbye_is_left(monkeypatch: pytest.MonkeyPatc
 def test_closing_the_stream_hangs_up_at_once() -> None:
     async def do(wire: Wire, model: OpenAIModel) -> None:
         stream = cast("AsyncGenerator[Delta, None]", model.stream(ASK))
-        assert await anext(stream) == Said("Hel")
+        assert await anext(stream) == ReplyText("Hel")
         await stream.aclose()
         await asyncio.wait_for(wire.left.wait(), 60)
 
@@ -672,7 +693,7 @@ def test_a_model_can_be_used_in_one_loop_after_another() -> None:
     async def main() -> None:
         async with Wire(HELLO) as wire:
             model._url = model._url._replace(netloc=wire.url.removeprefix("http://"))  # noqa: SLF001 (the port is known only now)
-            assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+            assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
             await model.close()
 
     for _ in range(2):
@@ -682,7 +703,7 @@ def test_a_model_can_be_used_in_one_loop_after_another() -> None:
 def test_calls_at_the_same_time_share_a_client() -> None:
     async def do(wire: Wire, model: OpenAIModel) -> None:
         for found in await asyncio.gather(hear(model, ASK), hear(model, ASK)):
-            assert found == [Said("Hello"), Stopped("stop")]
+            assert found == [ReplyText("Hello"), ReplyEnd("stop")]
 
     assert len(with_wire(HELLO, do=do).asked) == 2
 
@@ -697,7 +718,7 @@ def test_a_client_that_is_given_is_used_without_its_retries_and_stays_open() -> 
                 with pytest.raises(ModelFailed):
                     await hear(model, ASK)
                 assert len(wire.asked) == 1
-                assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
+                assert await hear(model, ASK) == [ReplyText("Hello"), ReplyEnd("stop")]
                 await model.close()
                 assert not client.is_closed()
             assert wire.asked[1].headers["authorization"] == "Bearer sk-theirs"
@@ -779,7 +800,7 @@ def test_who_knows_the_sizes_better_says_so() -> None:
     model = OpenAIModel("gpt-4o", api_key="k", context=5_000)
     assert (model.context, model.max_output) == (5_000, 5_000)
     assert OpenAIModel("gpt-4o", api_key="k", max_output=77).max_output == 77
-    assert size_of("claude-opus-5-5").context == 1_000_000
+    assert limits_for("claude-opus-5-5").context == 1_000_000
 
 
 def test_nothing_is_imported_before_the_first_call() -> None:

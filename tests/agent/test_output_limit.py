@@ -18,7 +18,7 @@ from holdfast.agent.tools import output_limit
 from holdfast.agent.tools.output_limit import Piece, shorten
 from holdfast.agent.tools.protocol import Output
 from holdfast.agent.tools.session_tools import session_tools
-from holdfast.codec import decode_text, digest
+from holdfast.codec import decode_text, sha256_hex
 from holdfast.values import WHOLE_OUTPUT, Provider
 from tests.agent.tools import Desk
 
@@ -98,11 +98,11 @@ def test_head_and_tail_and_what_is_read_between_are_the_output(text: str, limit:
     left_out = int(note.split()[1].replace(",", ""))
     assert len(head) + left_out + len(tail) == len(text)
     assert len(head) + len(tail) <= max(limit, 200)
-    assert digest(bytes(data)) in note
+    assert sha256_hex(bytes(data)) in note
 
 
 def test_an_output_beyond_all_limits_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_limit, "MAX_KEPT", 1_001)
+    monkeypatch.setattr(output_limit, "MAX_STORED_BYTES", 1_001)
     short = shorten(Output("ü" * 2_000), 300)
     assert whole(short).data == ("ü" * 500).encode()  # Not half of a character.
     assert "the rest is lost" in texts(short)[1]

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.agent import prices
 from holdfast.agent.models.resolution import DEFAULTS
-from holdfast.agent.prices import Long, Price
+from holdfast.agent.prices import LongContextFactors, Price
 from holdfast.errors import BadConfig
 from holdfast.values import Usage
 
@@ -43,7 +43,7 @@ _PRICES = {
 )
 def test_a_price_is_for_a_name_and_its_dates(name: str, found: str | None) -> None:
     """Another variant may cost much more: it has a price of its own, or none."""
-    assert prices.find(name, _PRICES) == (None if found is None else _PRICES[found])
+    assert prices.find_price(name, _PRICES) == (None if found is None else _PRICES[found])
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,18 @@ def test_without_a_price_of_its_own_the_cache_costs_what_input_does() -> None:
 
 def test_a_long_request_costs_more() -> None:
     """All of it, once it is over the limit."""
-    price = Price(input=Decimal(2), output=Decimal(8), long=Long(1000, Decimal(2), Decimal("1.5")))
+    price = Price(
+        input=Decimal(2),
+        output=Decimal(8),
+        long=LongContextFactors(1000, Decimal(2), Decimal("1.5")),
+    )
     assert prices.cost(price, Usage(input=1000, output=10)) == Decimal("0.00208")
     assert prices.cost(price, Usage(input=1001, output=10)) == Decimal("0.004124")
 
 
 def test_the_users_prices_come_first() -> None:
     """By the same rules; what neither knows has no cost."""
-    reckon = prices.reckoner({"gpt-4o": Price(input=Decimal(0), output=Decimal(1))})
+    reckon = prices.cost_function({"gpt-4o": Price(input=Decimal(0), output=Decimal(1))})
     used = Usage(input=1_000_000, output=1_000_000)
     assert reckon("gpt-4o-2024-11-20", used) == 1
     assert reckon("gpt-4o-mini", used) == Decimal("0.75")
@@ -97,7 +101,7 @@ def test_what_is_no_price_is_refused(amount: str) -> None:
 
 def test_the_table_is_sound() -> None:
     """It has a date; no price is zero, output costs more than input, and a cache hit less."""
-    table = prices.table()
+    table = prices.price_table()
     assert table.date.year >= 2026
     for name, price in table.prices.items():
         assert name == name.lower()
@@ -109,7 +113,7 @@ def test_the_table_is_sound() -> None:
 def test_the_default_models_have_a_price() -> None:
     """Whoever has only a key sees what it costs."""
     for name in DEFAULTS.values():
-        assert prices.find(name, prices.table().prices) is not None
+        assert prices.find_price(name, prices.price_table().prices) is not None
 
 
 def test_a_key_that_is_unknown_is_refused() -> None:

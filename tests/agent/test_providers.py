@@ -34,7 +34,7 @@ from holdfast.agent.events import (
 )
 from holdfast.agent.models.anthropic import AnthropicModel
 from holdfast.agent.models.chat_completions import CONTINUE
-from holdfast.draft_parts import Chunk, put_together
+from holdfast.draft_parts import DraftChunk, merge_deltas
 from holdfast.errors import ModelFailed
 from holdfast.testing import legality
 from holdfast.values import JSON, Window
@@ -229,7 +229,7 @@ def test_thoughts_of_anthropic_are_shown_and_go_back_sealed(
     model = AnthropicModel("claude-sonnet-4-5", client=client)
     with agent_of(model) as agent:
         events = list(agent.stream(session, "when is the tide?"))
-        agent._wait(client.close())  # noqa: SLF001 (it was used in the agent's own loop)
+        agent._run_in_loop(client.close())  # noqa: SLF001 (it was used in the agent's own loop)
     assert "".join(e.text for e in of(ThinkingDelta, events)) == "Bergen, I think."
     assert Thinking("Bergen, I think.", "c2VhbA==") in session.messages()[1].parts
     (_, again) = sent
@@ -482,8 +482,8 @@ def _drafted(path: str) -> int:
         ).fetchall()
     finally:
         connection.close()
-    chunks = [codec.from_json(record, Chunk) for (record,) in rows]
-    parts = put_together(delta for chunk in chunks for delta in chunk.deltas)
+    chunks = [codec.from_json(record, DraftChunk) for (record,) in rows]
+    parts = merge_deltas(delta for chunk in chunks for delta in chunk.deltas)
     return sum(len(part.text) for part in parts if isinstance(part, Text))
 
 

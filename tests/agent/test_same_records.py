@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Message, Session, Usage
 from holdfast.agent import Agent, AsyncAgent, Limits, Retry
-from holdfast.agent.models.protocol import Called, Kept, Said, Spent, Stopped, Thought
+from holdfast.agent.models.protocol import (
+    ReplyEnd,
+    ReplyRaw,
+    ReplyText,
+    ReplyThinking,
+    ReplyToolCall,
+    ReplyUsage,
+)
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import ContextTooLong, HoldfastError, ModelFailed
 from holdfast.testing.scripted_model import ScriptedModel, Step
@@ -29,21 +36,24 @@ arguments = st.one_of(
     st.just({"a": 1, "b": 1}).map(msgspec.json.encode).map(bytes.decode),
 )
 deltas: st.SearchStrategy[Step] = st.one_of(
-    texts.map(Said),
-    texts.map(Said),
-    st.builds(Thought, texts, st.sampled_from([None, "sig"])),
+    texts.map(ReplyText),
+    texts.map(ReplyText),
+    st.builds(ReplyThinking, texts, st.sampled_from([None, "sig"])),
     st.builds(
-        Called, st.sampled_from(["", "c1", "c2"]), st.sampled_from(["add", "fail", "no"]), arguments
+        ReplyToolCall,
+        st.sampled_from(["", "c1", "c2"]),
+        st.sampled_from(["add", "fail", "no"]),
+        arguments,
     ),
-    st.just(Kept(Raw("openai", {"kind": "x"}))),
-    st.builds(Spent, st.builds(Usage, st.integers(0, 99), st.integers(0, 99))),
+    st.just(ReplyRaw(Raw("openai", {"kind": "x"}))),
+    st.builds(ReplyUsage, st.builds(Usage, st.integers(0, 99), st.integers(0, 99))),
 )
 ends: st.SearchStrategy[list[Step]] = st.sampled_from(
     [
-        [Stopped("stop")],
-        [Stopped("stop")],
-        [Stopped("calls")],
-        [Stopped("length")],
+        [ReplyEnd("stop")],
+        [ReplyEnd("stop")],
+        [ReplyEnd("calls")],
+        [ReplyEnd("length")],
         [],
         [ModelFailed("reset", retryable=True)],
         [ModelFailed("refused", status=400)],
@@ -182,9 +192,9 @@ def test_nothing_that_was_said_is_missing_or_doubled(script: list[list[Step]], b
         assert all(turn.state != "open" for turn in session.turns())
 
 
-def _heard(steps: Sequence[Step]) -> list[Said]:
+def _heard(steps: Sequence[Step]) -> list[ReplyText]:
     """Return what a model says until its script ends or it fails."""
-    return [step for step in steps if isinstance(step, Said)]
+    return [step for step in steps if isinstance(step, ReplyText)]
 
 
 @pytest.mark.parametrize("way", [_run, _stream])

@@ -12,14 +12,14 @@ import pytest
 
 import holdfast
 from holdfast import File, Goal, Message, Raw, Session, Text, Thinking, ToolCall
-from holdfast.agent.tools.builtin import everything, workspace_tools
+from holdfast.agent.tools.builtin import all_tools, workspace_tools
 from holdfast.agent.tools.function_tools import ToolError
 from holdfast.agent.tools.goal_tools import goal_tools
 from holdfast.agent.tools.quote import quoted
 from holdfast.agent.tools.session_tools import SessionTools, session_tools
 from holdfast.aio import AsyncStore
 from holdfast.clock import to_micros
-from holdfast.codec import digest
+from holdfast.codec import sha256_hex
 from tests.agent.tools import Desk
 
 _QUOTED = re.compile(r"(.*)\n<(quoted-[0-9a-f]{16})>\n(.*)\n</\2>", re.DOTALL)
@@ -100,7 +100,7 @@ def test_another_tenants_sessions_are_not_there(tmp_path: Path) -> None:
     ):
         other = theirs.create(title="theirs")
         other.append(Message.user(["walrus", File(data=b"some text")]))
-        handle = digest(b"some text")
+        handle = sha256_hex(b"some text")
         assert theirs.blob(handle) == b"some text"
         tools = SessionTools(AsyncStore(ours))
 
@@ -251,7 +251,7 @@ def test_goals_that_make_no_sense_are_refused(desk: Desk) -> None:
 
 
 def test_all_tools_are_there_once_and_only_some_ask(desk: Desk) -> None:
-    tools = everything(".", desk.store)
+    tools = all_tools(".", desk.store)
     assert [tool.name for tool in tools] == [
         *("read_file", "write_file", "edit_file", "list_files", "search_files", "run_command"),
         *("session_search", "session_read", "read_output"),

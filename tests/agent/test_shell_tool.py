@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.tools.protocol import Output
-from holdfast.agent.tools.shell import command_tools, scrubbed
+from holdfast.agent.tools.shell import command_tools, scrub_environment
 from holdfast.values import JSON
 from tests.agent.tools import Desk, refusal
 
@@ -156,12 +156,12 @@ def test_what_is_passed_on_is_known_by_name() -> None:
         "A": "1",
         "B": "2",
     }
-    seen = scrubbed(given, keep=["B"])
+    seen = scrub_environment(given, keep=["B"])
     assert seen["PATH"] == "/bin:/usr/bin"
     assert seen["http_proxy"] == "http://p"
     assert (seen["HOME"], seen["B"]) == ("/h", "2")
     assert "A" not in seen
-    assert scrubbed({})["PATH"]
+    assert scrub_environment({})["PATH"]
 
 
 def test_a_program_in_the_workspace_does_not_pass_for_another(

@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Message, Session, Store
 from holdfast.agent import Agent, AsyncAgent, Context
 from holdfast.agent.events import Summarized, Titled
-from holdfast.agent.models.protocol import Delta, Request, Said, Stopped
+from holdfast.agent.models.protocol import Delta, ModelRequest, ReplyEnd, ReplyText
 from holdfast.agent.summarizer import extract
 from holdfast.errors import ModelFailed
 from holdfast.testing.scripted_model import ScriptedModel, call, say
@@ -26,14 +26,14 @@ class Two(ScriptedModel):
     aside: str | Exception | None = "They spoke of numbers."
     asked: list[str]
 
-    async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN201
         text = str(request.window.messages[-1]["content"])
         if len(request.window) == 1 and ("Summarise it" in text or "a title" in text):
             self.asked = [*getattr(self, "asked", []), text]
             if isinstance(self.aside, Exception):
                 raise self.aside
-            yield Said(str(self.aside))
-            yield Stopped("stop")
+            yield ReplyText(str(self.aside))
+            yield ReplyEnd("stop")
             return
         async for delta in super().stream(request):
             said: Delta = delta
@@ -82,7 +82,7 @@ def test_what_arrives_while_a_summary_is_made_stays_in_view(session: Session) ->
         waiting, go = asyncio.Event(), asyncio.Event()
 
         class Slow(Two):
-            async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202
+            async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202
                 if "Summarise it" in str(request.window.messages[-1]["content"]):
                     waiting.set()
                     await go.wait()
@@ -180,7 +180,7 @@ def test_a_summary_of_a_conversation_that_went_back_is_dropped(session: Session)
         from holdfast.aio.session import AsyncSession  # noqa: PLC0415 - only here
 
         class Rewinds(Two):
-            async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202
+            async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202
                 session.rewind(2)
                 async for delta in super().stream(request):
                     yield delta

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent.models.protocol import ToolSpec
-from holdfast.agent.text_tool_parser import UNREADABLE, Understood, Written, understand
-from holdfast.agent.text_tools import CLOSING, OPENING, in_words, tell
+from holdfast.agent.text_tool_parser import UNREADABLE_CALL, ParsedReply, TextCall, parse_reply
+from holdfast.agent.text_tools import CLOSING, OPENING, describe_tools, to_text_messages
 from holdfast.formats import openai_chat
 from holdfast.validation import check_message
 from holdfast.values import JSON, Message, ToolCall
 
 NAMES = {"read_file", "list_files", "write_file"}
-READ = Written("read_file", {"path": "a.py"})
+READ = TextCall("read_file", {"path": "a.py"})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ READ = Written("read_file", {"path": "a.py"})
     ],
 )
 def test_a_call_is_found_however_it_is_written(text: str) -> None:
-    assert understand(text, NAMES) == Understood("", (READ,))
+    assert parse_reply(text, NAMES) == ParsedReply("", (READ,))
 
 
 @pytest.mark.parametrize(
@@ -86,24 +86,26 @@ def test_a_call_is_found_however_it_is_written(text: str) -> None:
     ],
 )
 def test_what_is_no_call_stays_as_it_is(text: str) -> None:
-    assert understand(text, NAMES) == Understood(text, ())
+    assert parse_reply(text, NAMES) == ParsedReply(text, ())
 
 
 def test_what_is_said_around_calls_is_kept() -> None:
     call = '<tool_call>{"name": "read_file", "arguments": {"path": "a.py"}}</tool_call>'
-    found = understand(f"I look.\n{call}\n{call}\nThen I go on.", NAMES)
-    assert found == Understood("I look.\n\n\nThen I go on.", (READ, READ))
+    found = parse_reply(f"I look.\n{call}\n{call}\nThen I go on.", NAMES)
+    assert found == ParsedReply("I look.\n\n\nThen I go on.", (READ, READ))
     fenced = '```json\n{"name": "read_file", "arguments": {"path": "a.py"}}\n```'
-    assert understand(f"I look.\n{fenced}\nDone?", NAMES) == Understood("I look.\n\nDone?", (READ,))
+    assert parse_reply(f"I look.\n{fenced}\nDone?", NAMES) == ParsedReply(
+        "I look.\n\nDone?", (READ,)
+    )
     thoughts = '<think>hm {"name": "list_files", "arguments": {}}</think>'
     bare = '{"name": "read_file", "arguments": {"path": "a.py"}}'
-    assert understand(f"{thoughts}\n{bare}", NAMES) == Understood(thoughts, (READ,))
+    assert parse_reply(f"{thoughts}\n{bare}", NAMES) == ParsedReply(thoughts, (READ,))
 
 
 def test_several_calls_are_found_in_order() -> None:
     one = '{"name": "read_file", "arguments": {"path": "a.py"}}'
     two = '{"name": "list_files"}'
-    wanted = (READ, Written("list_files", {}))
+    wanted = (READ, TextCall("list_files", {}))
     for text in (
         f"{one}\n{two}",
         f"{one}; {two}",
@@ -113,32 +115,32 @@ def test_several_calls_are_found_in_order() -> None:
         f"<tool_call>{one}\n{two}</tool_call>",
         f"<tool_calls>[{one}, {two}]</tool_calls>",
     ):
-        assert understand(text, NAMES).calls == wanted, text
+        assert parse_reply(text, NAMES).calls == wanted, text
 
 
 def test_a_fence_within_the_text_of_a_call_does_not_end_it() -> None:
     content = "# Title\n\n```python\nprint('}')\n```\n</tool_call>\n"
     call = json.dumps({"name": "write_file", "arguments": {"path": "a.md", "content": content}})
-    wanted = Understood("", (Written("write_file", {"path": "a.md", "content": content}),))
-    assert understand(f"```json\n{call}\n```", NAMES) == wanted
-    assert understand(f"<tool_call>{call}</tool_call>", NAMES) == wanted
+    wanted = ParsedReply("", (TextCall("write_file", {"path": "a.md", "content": content}),))
+    assert parse_reply(f"```json\n{call}\n```", NAMES) == wanted
+    assert parse_reply(f"<tool_call>{call}</tool_call>", NAMES) == wanted
 
 
 @pytest.mark.parametrize(
     ("inside", "call"),
     [
-        ('{"name": "rm", "arguments": {"a": 1}}', Written("rm", {"a": 1})),
-        ("read the file please", Written(UNREADABLE, "read the file please")),
-        ('{"path": "a.py"}', Written(UNREADABLE, {"path": "a.py"})),
-        ('{"name": 3}', Written(UNREADABLE, {"name": 3})),
-        ('{"name": "read_file", "arguments": 42}', Written("read_file", 42)),
-        ('{"name": "read_file", "arguments": "{nonsense"}', Written("read_file", "{nonsense")),
-        ("", Written(UNREADABLE, "")),
-        ("[" * 500, Written(UNREADABLE, "[" * 500)),
+        ('{"name": "rm", "arguments": {"a": 1}}', TextCall("rm", {"a": 1})),
+        ("read the file please", TextCall(UNREADABLE_CALL, "read the file please")),
+        ('{"path": "a.py"}', TextCall(UNREADABLE_CALL, {"path": "a.py"})),
+        ('{"name": 3}', TextCall(UNREADABLE_CALL, {"name": 3})),
+        ('{"name": "read_file", "arguments": 42}', TextCall("read_file", 42)),
+        ('{"name": "read_file", "arguments": "{nonsense"}', TextCall("read_file", "{nonsense")),
+        ("", TextCall(UNREADABLE_CALL, "")),
+        ("[" * 500, TextCall(UNREADABLE_CALL, "[" * 500)),
     ],
 )
-def test_nonsense_between_tags_is_a_call_that_will_be_refused(inside: str, call: Written) -> None:
-    assert understand(f"<tool_call>{inside}</tool_call>", NAMES).calls == (call,)
+def test_nonsense_between_tags_is_a_call_that_will_be_refused(inside: str, call: TextCall) -> None:
+    assert parse_reply(f"<tool_call>{inside}</tool_call>", NAMES).calls == (call,)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +154,15 @@ def test_nonsense_between_tags_is_a_call_that_will_be_refused(inside: str, call:
 )
 def test_a_call_that_was_cut_off_within_a_value_is_never_completed(text: str) -> None:
     """`rm -rf /tmp/x` may have been the beginning of `rm -rf /tmp/x/cache`."""
-    for call in understand(text, NAMES).calls:
-        assert call.name == UNREADABLE
+    for call in parse_reply(text, NAMES).calls:
+        assert call.name == UNREADABLE_CALL
         assert isinstance(call.arguments, str)
 
 
 def test_python_words_and_control_characters_are_understood() -> None:
     text = '{"name": "list_files", "arguments": {"all": True, "a": None, "b": "x\ty\nTrue,]"}}'
     wanted: dict[str, JSON] = {"all": True, "a": None, "b": "x\ty\nTrue,]"}
-    assert understand(text, NAMES).calls == (Written("list_files", wanted),)
+    assert parse_reply(text, NAMES).calls == (TextCall("list_files", wanted),)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +175,14 @@ def test_python_words_and_control_characters_are_understood() -> None:
 def test_hostile_text_takes_no_longer_for_being_hostile(piece: str) -> None:
     text = piece * (200_000 // len(piece))
     began = time.process_time()
-    understand(text, NAMES)
+    parse_reply(text, NAMES)
     assert time.process_time() - began < 10  # Quadratic time would be minutes.
 
 
 def test_tags_that_nobody_closes_are_not_looked_for_again_and_again() -> None:
     text = "<tool_call>" * 300_000
     began = time.process_time()
-    assert understand(text, NAMES) == Understood(text, ())
+    assert parse_reply(text, NAMES) == ParsedReply(text, ())
     assert time.process_time() - began < 15
 
 
@@ -195,7 +197,7 @@ pieces = st.sampled_from(
 
 @given(st.lists(pieces, max_size=30).map("".join) | st.text())
 def test_nothing_raises_and_whatever_is_found_can_be_stored(text: str) -> None:
-    found = understand(text, NAMES)
+    found = parse_reply(text, NAMES)
     parts = [ToolCall("c", call.name, call.arguments) for call in found.calls]
     message = Message.assistant(found.text, tool_calls=parts)
     assert openai_chat.encode_all(message)
@@ -223,18 +225,18 @@ SPEC = ToolSpec(
 
 
 def test_tools_are_told_in_words() -> None:
-    told = tell([SPEC])
+    told = describe_tools([SPEC])
     assert "- read_file: Read a file. All of it." in told
     assert "  - path (text): Which one." in told
     assert '  - mode ("text" or "hex", optional)' in told
     assert "  - count (whole number, optional)" in told
     assert "  - any (anything, optional)" in told
-    assert tell([]) == ""
+    assert describe_tools([]) == ""
 
 
 def test_the_form_that_is_told_is_understood() -> None:
-    line = next(line for line in tell([SPEC]).splitlines() if line.startswith(OPENING))
-    assert understand(line, {"TOOL"}).calls == (Written("TOOL", {"PARAMETER": "VALUE"}),)
+    line = next(line for line in describe_tools([SPEC]).splitlines() if line.startswith(OPENING))
+    assert parse_reply(line, {"TOOL"}).calls == (TextCall("TOOL", {"PARAMETER": "VALUE"}),)
     assert line.endswith(CLOSING)
 
 
@@ -254,16 +256,16 @@ def test_calls_and_results_become_words_that_are_understood_again() -> None:
         {"role": "assistant", "content": "Done."},
     ]
     before = json.dumps(messages)
-    plain = in_words(messages)
+    plain = to_text_messages(messages)
     assert json.dumps(messages) == before
     roles = [message["role"] for message in plain]
     assert roles == ["system", "user", "assistant", "user", "assistant"]
-    assert understand(str(plain[2]["content"]), NAMES) == Understood("I look.", (READ, READ))
+    assert parse_reply(str(plain[2]["content"]), NAMES) == ParsedReply("I look.", (READ, READ))
     assert plain[3]["content"] == (
         "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>\nAnd?"
     )
     assert not any("tool_calls" in message or message["role"] == "tool" for message in plain)
-    assert in_words(plain) == plain
+    assert to_text_messages(plain) == plain
 
 
 @pytest.mark.parametrize(
@@ -282,4 +284,4 @@ def test_a_call_that_was_made_in_words_is_not_told_twice(words: str) -> None:
         "content": words,
         "tool_calls": [{"id": "1", "type": "function", "function": function}],
     }
-    assert in_words([said]) == [{"role": "assistant", "content": words}]
+    assert to_text_messages([said]) == [{"role": "assistant", "content": words}]

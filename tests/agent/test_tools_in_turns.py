@@ -17,7 +17,7 @@ from holdfast import Store
 from holdfast.agent import Agent, Limits
 from holdfast.agent.approval import rules
 from holdfast.agent.events import ToolEnded, TurnEnded
-from holdfast.agent.tools.builtin import everything
+from holdfast.agent.tools.builtin import all_tools
 from holdfast.agent.tools.protocol import Approver, Ask
 from holdfast.aio import AsyncStore
 from holdfast.testing.scripted_model import ScriptedModel, call, calls, say
@@ -40,7 +40,7 @@ def store(root: Path) -> Iterator[Store]:
 def agent_of(
     model: ScriptedModel, store: Store, root: Path, approve: Approver | None = None
 ) -> Agent:
-    tools = everything(str(root), AsyncStore(store), output=2_000)
+    tools = all_tools(str(root), AsyncStore(store), output=2_000)
     limits = Limits(tool_output=2_000)
     return Agent(model, tools=tools, approve=approve, limits=limits, titles=False)
 

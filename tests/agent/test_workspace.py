@@ -25,7 +25,7 @@ from holdfast.agent.tools import workspace
 from holdfast.agent.tools.file_tools import file_tools
 from holdfast.agent.tools.function_tools import ToolError
 from holdfast.agent.tools.glob import matcher
-from holdfast.agent.tools.workspace import Place, Workspace
+from holdfast.agent.tools.workspace import Workspace, WorkspacePath
 from tests.agent.tools import Desk, refusal
 from tests.sync_log import SyncLog
 
@@ -57,17 +57,17 @@ def space(root: Path) -> Workspace:
     ],
 )
 def test_a_path_that_leads_outside_is_refused(space: Workspace, path: str) -> None:
-    assert "outside the workspace" in refusal(lambda: space.find(path))
+    assert "outside the workspace" in refusal(lambda: space.resolve(path))
 
 
 def test_paths_inside_are_found_however_they_are_written(space: Workspace, root: Path) -> None:
     (root / "a").mkdir()
     for path in ("a/b.txt", "./a//b.txt", "a/../a/b.txt", f"{root}/a/b.txt", "../work/a/b.txt"):
-        assert space.find(path) == Place(("a", "b.txt"))
-        assert space.find(path).shown == "a/b.txt"
-    assert space.find("b.txt", str(root / "a")).names == ("a", "b.txt")
-    assert space.find("../b.txt", str(root / "a")).names == ("b.txt",)
-    assert space.find(".") == space.find("") == Place(())
+        assert space.resolve(path) == WorkspacePath(("a", "b.txt"))
+        assert space.resolve(path).display == "a/b.txt"
+    assert space.resolve("b.txt", str(root / "a")).names == ("a", "b.txt")
+    assert space.resolve("../b.txt", str(root / "a")).names == ("b.txt",)
+    assert space.resolve(".") == space.resolve("") == WorkspacePath(())
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,18 @@ def test_a_path_is_shown_as_it_is_found_from_where_one_works(
 ) -> None:
     cwd = root / "a" / "b"
     cwd.mkdir(parents=True)
-    place = space.find(path, str(cwd))
-    assert place.shown == shown
-    assert space.find(place.shown, str(cwd)) == place
+    place = space.resolve(path, str(cwd))
+    assert place.display == shown
+    assert space.resolve(place.display, str(cwd)) == place
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "\ud800"])
 def test_what_is_no_path_is_refused(space: Workspace, path: str) -> None:
-    assert "not a valid path" in refusal(lambda: space.read(space.find(path)))
+    assert "not a valid path" in refusal(lambda: space.read(space.resolve(path)))
 
 
 def test_a_session_that_works_elsewhere_has_no_business_here(space: Workspace, root: Path) -> None:
-    assert "outside" in refusal(lambda: space.find("x", str(root.parent)))
+    assert "outside" in refusal(lambda: space.resolve("x", str(root.parent)))
 
 
 def test_links_are_followed_inside_and_refused_where_they_lead_out(
@@ -110,18 +110,18 @@ def test_links_are_followed_inside_and_refused_where_they_lead_out(
     (root / "folder").symlink_to(root.parent)
     (root / "chain").symlink_to("folder/secret.txt")
     (root / "loop").symlink_to("loop")
-    assert space.read(space.find("inner")) == b"inside"
+    assert space.read(space.resolve("inner")) == b"inside"
     for path in ("file", "folder", "folder/secret.txt", "chain"):
-        assert "outside" in refusal(partial(space.find, path))
-    assert "link" in refusal(lambda: space.read(space.find("loop")))
+        assert "outside" in refusal(partial(space.resolve, path))
+    assert "link" in refusal(lambda: space.read(space.resolve("loop")))
 
 
 def test_a_workspace_that_is_a_link_itself_is_where_it_leads(root: Path) -> None:
     (root / "a.txt").write_text("a")
     (root.parent / "alias").symlink_to(root)
     space = Workspace(str(root.parent / "alias"))
-    assert space.read(space.find("a.txt")) == b"a"
-    assert space.read(space.find(f"{root.parent}/alias/a.txt")) == b"a"
+    assert space.read(space.resolve("a.txt")) == b"a"
+    assert space.read(space.resolve(f"{root.parent}/alias/a.txt")) == b"a"
 
 
 # ------------------------------------------------------------------------------------- swapping
@@ -131,7 +131,7 @@ def test_a_file_swapped_for_a_link_after_the_check_is_not_followed(
     space: Workspace, root: Path
 ) -> None:
     (root / "a.txt").write_text("mine")
-    place = space.find("a.txt")
+    place = space.resolve("a.txt")
     (root / "a.txt").unlink()
     (root / "a.txt").symlink_to("../secret.txt")
     assert "link" in refusal(lambda: space.read(place))
@@ -143,13 +143,13 @@ def test_a_folder_swapped_for_a_link_after_the_check_is_not_followed(
     space: Workspace, root: Path
 ) -> None:
     (root / "a").mkdir()
-    read, new = space.find("a/secret.txt"), space.find("a/new.txt")
+    read, new = space.resolve("a/secret.txt"), space.resolve("a/new.txt")
     (root / "a").rmdir()
     (root / "a").symlink_to(root.parent)
     for work in (
         lambda: space.read(read),
         lambda: space.write(new, b"x"),
-        lambda: space.write(Place(("a", "b", "c")), b"x"),
+        lambda: space.write(WorkspacePath(("a", "b", "c")), b"x"),
     ):
         assert "is not a folder" in refusal(work)
     assert not (root.parent / "new.txt").exists()
@@ -197,7 +197,7 @@ def test_a_file_swapped_for_a_link_at_the_very_last_moment_is_not_followed(
     file = root / "a.txt"
     file.write_text("mine")
     _swap_behind_the_look(monkeypatch, file, lambda: file.symlink_to("../secret.txt"))
-    assert "is a link" in refusal(lambda: space.read(Place(("a.txt",))))
+    assert "is a link" in refusal(lambda: space.read(WorkspacePath(("a.txt",))))
     assert file.is_symlink()
 
 
@@ -208,7 +208,7 @@ def test_a_link_swapped_in_at_the_very_last_moment_is_not_written_through(
     file = root / "a.txt"
     file.write_text("mine")
     _swap_behind_the_look(monkeypatch, file, lambda: file.symlink_to("../secret.txt"))
-    space.write(Place(("a.txt",)), b"new")
+    space.write(WorkspacePath(("a.txt",)), b"new")
     monkeypatch.undo()
     assert not file.is_symlink()
     assert file.read_text() == "new"
@@ -221,7 +221,7 @@ def test_a_link_planted_where_a_file_is_prepared_is_not_written_through(
     """The name under which it is written first could be guessed, or seen."""
     monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
     (root / ".holdfast-guessed.new").symlink_to("../secret.txt")
-    assert "File exists" in refusal(lambda: space.write(Place(("a.txt",)), b"new"))
+    assert "File exists" in refusal(lambda: space.write(WorkspacePath(("a.txt",)), b"new"))
     assert (root.parent / "secret.txt").read_text() == "secret"
     assert not (root / "a.txt").exists()
 
@@ -237,7 +237,7 @@ def test_a_folder_swapped_for_a_link_when_it_was_just_made_is_not_followed(
         (root / name).symlink_to(root.parent)
 
     monkeypatch.setattr(os, "mkdir", swapping)
-    assert "is not a folder" in refusal(lambda: space.write(Place(("a", "new.txt")), b"x"))
+    assert "is not a folder" in refusal(lambda: space.write(WorkspacePath(("a", "new.txt")), b"x"))
     assert not (root.parent / "new.txt").exists()
 
 
@@ -252,7 +252,7 @@ def test_a_file_swapped_for_a_pipe_is_refused_without_waiting(
     os.write(writer, b"of the pipe")
     opened = _note_opened(monkeypatch, "a.txt")
     _swap_behind_the_look(monkeypatch, file, lambda: (root / "pipe").rename(file))
-    assert "is not a regular file" in refusal(lambda: space.read(Place(("a.txt",))))
+    assert "is not a regular file" in refusal(lambda: space.read(WorkspacePath(("a.txt",))))
     os.close(writer)
     ((flags, _),) = opened
     assert flags & os.O_NONBLOCK
@@ -264,7 +264,7 @@ def test_a_file_swapped_for_a_folder_is_told_as_one(
     file = root / "a.txt"
     file.write_text("mine")
     _swap_behind_the_look(monkeypatch, file, file.mkdir)
-    assert "is a folder" in refusal(lambda: space.read(Place(("a.txt",))))
+    assert "is a folder" in refusal(lambda: space.read(WorkspacePath(("a.txt",))))
 
 
 def test_a_file_swapped_for_a_larger_one_is_read_up_to_the_limit(
@@ -274,7 +274,7 @@ def test_a_file_swapped_for_a_larger_one_is_read_up_to_the_limit(
     file.write_text("mine")
     _swap_behind_the_look(monkeypatch, file, lambda: file.write_bytes(bytes(100)))
     assert "has 100 bytes, more than 10" in refusal(
-        lambda: space.read(Place(("a.txt",)), max_bytes=10)
+        lambda: space.read(WorkspacePath(("a.txt",)), max_bytes=10)
     )
 
 
@@ -297,7 +297,7 @@ def test_nothing_gets_out_while_somebody_swaps_all_the_time(space: Workspace, ro
     try:
         for _ in range(2_000):
             try:
-                seen.add(space.read(space.find("a/secret.txt")))
+                seen.add(space.read(space.resolve("a/secret.txt")))
             except ToolError:
                 seen.add(b"")
     finally:
@@ -329,29 +329,29 @@ def test_pipes_and_sockets_are_refused_without_waiting(
     space: Workspace, strange: list[str]
 ) -> None:
     for name in strange:
-        place = space.find(name)
+        place = space.resolve(name)
         assert "not a regular file" in refusal(partial(space.read, place))
         assert "not a regular file" in refusal(partial(space.write, place, b""))
-    assert "outside" in refusal(lambda: space.find("dev"))
+    assert "outside" in refusal(lambda: space.resolve("dev"))
 
 
 def test_folders_and_what_is_not_there_are_told(space: Workspace, root: Path) -> None:
     (root / "a").mkdir()
     (root / "f").write_text("x")
-    assert "is a folder" in refusal(lambda: space.read(space.find("a")))
-    assert "is a folder" in refusal(lambda: space.read(space.find(".")))
-    assert "no such file" in refusal(lambda: space.read(space.find("b")))
-    assert "not a folder" in refusal(lambda: space.read(space.find("f/x")))
-    assert (space.is_file(space.find("f")), space.is_file(space.find("a"))) == (True, False)
+    assert "is a folder" in refusal(lambda: space.read(space.resolve("a")))
+    assert "is a folder" in refusal(lambda: space.read(space.resolve(".")))
+    assert "no such file" in refusal(lambda: space.read(space.resolve("b")))
+    assert "not a folder" in refusal(lambda: space.read(space.resolve("f/x")))
+    assert (space.is_file(space.resolve("f")), space.is_file(space.resolve("a"))) == (True, False)
 
 
 def test_what_is_too_large_is_not_read(space: Workspace, root: Path) -> None:
     with (root / "sparse").open("wb") as file:
-        file.truncate(workspace.MAX_FILE + 1)
-    assert "more than 8,388,608" in refusal(lambda: space.read(space.find("sparse")))
+        file.truncate(workspace.MAX_FILE_BYTES + 1)
+    assert "more than 8,388,608" in refusal(lambda: space.read(space.resolve("sparse")))
     (root / "small").write_bytes(b"12345")
-    assert space.read(space.find("small"), max_bytes=5) == b"12345"
-    assert "more than 4" in refusal(lambda: space.read(space.find("small"), max_bytes=4))
+    assert space.read(space.resolve("small"), max_bytes=5) == b"12345"
+    assert "more than 4" in refusal(lambda: space.read(space.resolve("small"), max_bytes=4))
 
 
 def test_a_file_that_does_not_know_its_size_is_read_up_to_the_limit() -> None:
@@ -359,7 +359,7 @@ def test_a_file_that_does_not_know_its_size_is_read_up_to_the_limit() -> None:
     space = Workspace("/proc/self")
     if not Path("/proc/self/status").exists():
         pytest.skip("there is no /proc")
-    assert "more than 10" in refusal(lambda: space.read(space.find("status"), max_bytes=10))
+    assert "more than 10" in refusal(lambda: space.read(space.resolve("status"), max_bytes=10))
 
 
 # -------------------------------------------------------------------------------------- writing
@@ -368,10 +368,10 @@ def test_a_file_that_does_not_know_its_size_is_read_up_to_the_limit() -> None:
 def test_a_file_is_written_with_its_folders_and_keeps_its_permissions(
     space: Workspace, root: Path
 ) -> None:
-    assert space.write(space.find("a/b/c.txt"), b"one")
+    assert space.write(space.resolve("a/b/c.txt"), b"one")
     assert (root / "a/b/c.txt").read_bytes() == b"one"
     (root / "a/b/c.txt").chmod(0o750)
-    assert not space.write(space.find("a/b/c.txt"), b"two")
+    assert not space.write(space.resolve("a/b/c.txt"), b"two")
     assert (root / "a/b/c.txt").read_bytes() == b"two"
     assert stat.S_IMODE((root / "a/b/c.txt").stat().st_mode) == 0o750
     assert os.listdir(root / "a/b") == ["c.txt"]  # noqa: PTH208 - names are wanted
@@ -382,7 +382,7 @@ def test_a_link_to_a_file_inside_stays_a_link_and_its_target_is_written(
 ) -> None:
     (root / "real").write_text("old")
     (root / "link").symlink_to("real")
-    space.write(space.find("link"), b"new")
+    space.write(space.resolve("link"), b"new")
     assert (root / "link").is_symlink()
     assert (root / "real").read_text() == "new"
 
@@ -396,7 +396,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    assert "No space left" in refusal(lambda: space.write(space.find("a"), b"new"))
+    assert "No space left" in refusal(lambda: space.write(space.resolve("a"), b"new"))
     assert (root / "a").read_text() == "old"
     assert os.listdir(root) == ["a"]  # noqa: PTH208 - names are wanted
 
@@ -409,7 +409,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     if old is not None:
         (root / "a").write_text(old)
     log = SyncLog(monkeypatch)
-    space.write(space.find("a"), b"new")
+    space.write(space.resolve("a"), b"new")
     assert log.of(root / "a") == ["sync", "name", "sync folder"]
 
 
@@ -418,7 +418,7 @@ def test_the_folders_that_were_made_for_a_file_are_on_the_disk(
 ) -> None:
     """The file would be lost with them."""
     log = SyncLog(monkeypatch)
-    space.write(space.find("a/b/c"), b"new")
+    space.write(space.resolve("a/b/c"), b"new")
     assert log.of(root / "a/b/c") == ["sync", "name", "sync folder"]
     assert log.of(root / "a/b") == ["sync folder", "sync"]
     assert log.of(root / "a") == ["sync folder", "sync"]
@@ -429,10 +429,10 @@ def test_the_folders_that_were_made_for_a_file_are_on_the_disk(
 )
 def test_a_repositorys_own_files_are_not_written(space: Workspace, path: str, root: Path) -> None:
     """Git runs what is named in there."""
-    assert "version control" in refusal(lambda: space.write(space.find(path), b"x"))
+    assert "version control" in refusal(lambda: space.write(space.resolve(path), b"x"))
     (root / ".git").mkdir()
     (root / "alias").symlink_to(".git")
-    assert "version control" in refusal(lambda: space.write(space.find("alias/config"), b"x"))
+    assert "version control" in refusal(lambda: space.write(space.resolve("alias/config"), b"x"))
 
 
 @pytest.mark.parametrize("target", ["holdfast.toml", "sub/HoldFast.toml"])
@@ -444,16 +444,16 @@ def test_no_other_name_may_lead_to_what_says_what_is_allowed(
     (root / target).write_text("mine")
     (root / "notes.txt").symlink_to(target)
     (root / "folder").symlink_to("sub")
-    place = space.find("notes.txt")
+    place = space.resolve("notes.txt")
     said = refusal(lambda: space.check_writable(place, "notes.txt"))
     assert said == f"'notes.txt' leads to {target}; name that file itself."
-    space.check_writable(space.find(target), target)
-    space.check_writable(space.find("folder/a.txt"), "folder/a.txt")
+    space.check_writable(space.resolve(target), target)
+    space.check_writable(space.resolve("folder/a.txt"), "folder/a.txt")
 
 
 def test_a_name_that_could_fool_whoever_is_asked_is_not_written(space: Workspace) -> None:
-    assert "control characters" in refusal(lambda: space.write(space.find("a\n+b"), b""))
-    assert space.write(space.find("für 日本.txt"), b"")
+    assert "control characters" in refusal(lambda: space.write(space.resolve("a\n+b"), b""))
+    assert space.write(space.resolve("für 日本.txt"), b"")
 
 
 # ---------------------------------------------------------------------------- files of our own
@@ -510,7 +510,9 @@ def test_a_file_swapped_for_one_of_our_own_does_not_unlock_it(
         fcntl.lockf(held, fcntl.LOCK_EX)
         with monkeypatch.context() as patch:
             _swap_behind_the_look(patch, file, lambda: file.hardlink_to(ours))
-            assert "in use by this program" in refusal(lambda: space.read(Place(("a.txt",))))
+            assert "in use by this program" in refusal(
+                lambda: space.read(WorkspacePath(("a.txt",)))
+            )
         assert _is_locked(ours)
     ((_, fd),) = opened
     os.close(fd)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import holdfast
 from holdfast import ToolCall
-from holdfast.agent.tools.function_tools import ToolError, failure, given_arguments
+from holdfast.agent.tools.function_tools import ToolError, error_output, parse_arguments
 from holdfast.agent.tools.protocol import Output, Tool, ToolContext
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.values import JSON
@@ -45,9 +45,9 @@ class Desk:
         """Run a tool; what it raises becomes an error."""
         context = self.context(name, arguments)
         try:
-            return await self.tools[name].run(context, given_arguments(arguments))
+            return await self.tools[name].run(context, parse_arguments(arguments))
         except ToolError as error:
-            return failure(error)
+            return error_output(error)
 
     def run(self, name: str, /, **arguments: JSON) -> str:
         """Run a tool that must go well, and give its text."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast.agent.models.protocol import Delta, Model, Request
+from holdfast.agent.models.protocol import Delta, Model, ModelRequest
 
 CUT = object()  # The connection breaks, in the middle of what HTTP calls a chunk.
 STAY = object()  # Nothing more comes, until the client goes.
@@ -57,7 +57,7 @@ def refused(status: int, error: object, **headers: str) -> Answer:
     return Answer((json.dumps(error),), status, {"content-type": "application/json", **said})
 
 
-async def hear(model: Model, request: Request) -> list[Delta]:
+async def hear(model: Model, request: ModelRequest) -> list[Delta]:
     """Let a model say all it says."""
     return [delta async for delta in model.stream(request)]
 

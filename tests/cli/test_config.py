@@ -24,7 +24,7 @@ def own(shell: Shell, tmp_path: Path) -> Path:
 def test_all_keys_are_shown(shell: Shell, own: Path) -> None:
     own.write_text("[retry]\nattempts = 3\n[session]\nscope = 'work'\n")
     said = shell.ok("config")
-    assert all(key in said for key in schema.every_key())
+    assert all(key in said for key in schema.all_keys())
     [line] = [line for line in said.splitlines() if line.startswith("retry.attempts")]
     assert line.split(maxsplit=2) == ["retry.attempts", "3", f"{own}, line 2"]
     [line] = [line for line in said.splitlines() if line.startswith("retry.base")]
@@ -39,7 +39,7 @@ def test_programs_are_told_too(shell: Shell, own: Path) -> None:
     assert told["workspace"] is None
     assert told["problems"] == []
     settings = told["settings"]
-    assert settings.keys() == schema.every_key().keys()
+    assert settings.keys() == schema.all_keys().keys()
     assert settings["window.threshold"] == {
         "value": 0.5, "from": "user", "where": str(own), "line": 2
     }  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store, Usage
-from holdfast.cli.commands.ls import Wanted, find
+from holdfast.cli.commands.ls import ListFilter, find
 from holdfast.clock import to_micros
 from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.testing.conformance import SetClock
@@ -331,9 +331,9 @@ def test_ten_thousand_sessions_are_listed_like_a_hundred(tmp_path: Path, steps: 
             store.get("session 7").update(pinned=True)
             store.create(title="the newest")
         with holdfast.open(path, readonly=True) as store:
-            find(store, Wanted(archived=False), 50)  # The first reading learns the schema.
+            find(store, ListFilter(archived=False), 50)  # The first reading learns the schema.
             steps.taken = steps.statements = 0
-            found, more = find(store, Wanted(archived=False), 50)
+            found, more = find(store, ListFilter(archived=False), 50)
             taken.append((steps.statements, steps.taken))
         assert [info.title for info in found[:2]] == ["session 7", "the newest"]
         assert len(found) == 50

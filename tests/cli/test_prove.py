@@ -19,7 +19,7 @@ import pytest
 from holdfast import Message, Usage
 from holdfast.cli import program
 from holdfast.proof import runner
-from holdfast.proof.runner import Found, Plan, Report, broken_notes, nearest_place
+from holdfast.proof.runner import FinalContents, Plan, Report, nearest_directory, note_violations
 from holdfast.proof.script import AnyNote, Flushed, Sealed, Started, text_of
 from holdfast.values import ToolRecord, TurnInfo, TurnState
 
@@ -113,7 +113,7 @@ def test_a_sound_store_passes_with_every_writer(tmp_path: Path) -> None:
 def test_a_run_in_which_nothing_happened_proves_nothing(tmp_path: Path) -> None:
     """Nobody is killed and back again; and nothing is left behind beside the user's store."""
     environ = {"HOLDFAST_URL": str(tmp_path / "state" / "agent.db")}
-    place = nearest_place(None, environ, Path.cwd())
+    place = nearest_directory(None, environ, Path.cwd())
     assert place == tmp_path
     report = runner.run(Plan(place, seconds=0.0, writers=2))
     assert (report.ok, report.problems, report.kept) == (False, (), False)
@@ -450,7 +450,7 @@ def _reply(text: str, status: str) -> Message:
 def _broken(note: AnyNote, *, reply: Message | None = None, turn: TurnInfo | None = None) -> bool:
     messages = {"s": [] if reply is None else [reply]}
     turns = {"s": [] if turn is None else [turn]}
-    return bool(list(broken_notes(Found(messages, turns, []), [note])))
+    return bool(list(note_violations(FinalContents(messages, turns, []), [note])))
 
 
 @pytest.mark.parametrize(
@@ -518,5 +518,5 @@ def test_the_place_is_on_the_disk_of_the_store(tmp_path: Path, url: str, expecte
     (tmp_path / "there" / "below").mkdir(parents=True)
     (tmp_path / "here").mkdir()
     environ = {"HOLDFAST_URL": url.format(tmp_path)}
-    found = nearest_place(None, environ, tmp_path / "here")
+    found = nearest_directory(None, environ, tmp_path / "here")
     assert str(found) == expected.format(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, Thinking
-from holdfast.transfer.redact.secrets import ALL, CATALOGUE, DEFAULT
+from holdfast.transfer.redact.secrets import ALL_NAMES, CATALOGUE, DEFAULT_NAMES
 from tests.cli.shell import HOSTILE, RAW, Shell
 from tests.cli.test_terminal import look
 
@@ -137,8 +137,10 @@ def test_detectors_are_chosen(
 def test_the_detectors_are_listed(shell: Shell) -> None:
     """With what they find; no store is needed."""
     lines = shell.ok("export", "--detectors").splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(ALL)
-    assert [line.split()[0] for line in lines[1:] if line.split()[1] == "yes"] == list(DEFAULT)
+    assert [line.split()[0] for line in lines[1:]] == list(ALL_NAMES)
+    assert [line.split()[0] for line in lines[1:] if line.split()[1] == "yes"] == list(
+        DEFAULT_NAMES
+    )
     found = shell.json("export", "--detectors")
     assert [one["finds"] for one in found] == [one.finds for one in CATALOGUE]
     assert {one["name"]: one["mark"] for one in found}["openai-key"] == MARK

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.output.sanitize import pieces, visible
+from holdfast.cli.output.sanitize import sanitize, split_escapes
 
 # Format characters that have a shape of their own, such as the Arabic number signs.
 _SEEN = {
@@ -23,8 +23,8 @@ def test_every_control_and_format_character_is_escaped() -> None:
         if unicodedata.category(chr(code)) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and code not in _SEEN
     }
     assert len(escaped) > 2200
-    assert [f"{code:x}" for code in escaped if not visible(chr(code)).isascii()] == []
-    assert [f"{code:x}" for code in escaped if not visible(chr(code)).isprintable()] == []
+    assert [f"{code:x}" for code in escaped if not sanitize(chr(code)).isascii()] == []
+    assert [f"{code:x}" for code in escaped if not sanitize(chr(code)).isprintable()] == []
 
 
 def test_letters_marks_and_symbols_stay() -> None:
@@ -34,7 +34,7 @@ def test_letters_marks_and_symbols_stay() -> None:
     changed = {
         code
         for code in range(0x110000)
-        if unicodedata.category(chr(code))[0] in "LMNPS" and visible(chr(code)) != chr(code)
+        if unicodedata.category(chr(code))[0] in "LMNPS" and sanitize(chr(code)) != chr(code)
     }
     assert changed == (fillers | selectors) & changed
     assert fillers <= changed
@@ -58,7 +58,7 @@ def test_letters_marks_and_symbols_stay() -> None:
 )
 def test_what_fools_is_shown_as_an_escape(text: str, shown: str) -> None:
     """The escape names the character."""
-    assert visible(text) == shown
+    assert sanitize(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -67,24 +67,24 @@ def test_what_fools_is_shown_as_an_escape(text: str, shown: str) -> None:
 )
 def test_what_writing_needs_stays(text: str) -> None:
     """Joined emoji, keycaps, Persian, Hindi, wide spaces and backslashes are no trick."""
-    assert visible(text) == text
+    assert sanitize(text) == text
 
 
 def test_a_second_joiner_in_a_row_is_shown() -> None:
     """Joiners cannot be piled up behind a letter to hide something."""
-    assert visible("é\u200d\u200d\u200c") == "é\u200d\\u200d\\u200c"
+    assert sanitize("é\u200d\u200d\u200c") == "é\u200d\\u200d\\u200c"
 
 
 def test_a_body_keeps_lines_and_tabs() -> None:
     """But not a carriage return, which would overwrite the line."""
-    assert visible("a\n\tb\rc", body=True) == "a\n\tb\\rc"
+    assert sanitize("a\n\tb\rc", body=True) == "a\n\tb\\rc"
 
 
 @given(st.text(st.characters(), max_size=40), st.booleans())
 def test_pieces_are_what_is_visible(text: str, body: bool) -> None:
     """The two functions never differ, and nothing that acts on a terminal is left."""
-    shown = visible(text, body=body)
-    assert "".join(piece for piece, _ in pieces(text, body=body)) == shown
+    shown = sanitize(text, body=body)
+    assert "".join(piece for piece, _ in split_escapes(text, body=body)) == shown
     left = shown.replace("\n", "").replace("\t", "") if body else shown
     assert not any(unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"} for c in left)
     shown.encode()

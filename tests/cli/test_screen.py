@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.output.humanize import amount, money, words
+from holdfast.cli.output.humanize import compact_number, money, shorten
 from holdfast.cli.output.markdown import blocks
-from holdfast.cli.output.pager import program
-from holdfast.cli.output.screen import Column, Pipe, Terminal, cells, fit
+from holdfast.cli.output.pager import pager_command
+from holdfast.cli.output.screen import Column, PlainScreen, TerminalScreen, cells, fit_columns
 from tests.cli.shell import HOSTILE, RAW
 
 _COLUMNS = (
@@ -28,34 +28,36 @@ _NATURAL = (8, 120, 11, 9, 200)
 @pytest.mark.parametrize("space", [200, 120, 80, 60, 40])
 def test_a_table_fits_its_terminal(space: int) -> None:
     """However long the texts are, and the ids and states are never cut."""
-    widths = fit(_COLUMNS, _NATURAL, space)
+    widths = fit_columns(_COLUMNS, _NATURAL, space)
     assert sum(widths.values()) + 2 * (len(widths) - 1) <= space
     assert (widths[0], widths[2]) == (8, 11)
 
 
 def test_a_narrow_terminal_has_fewer_columns() -> None:
     """The texts get the room that an extra column would take."""
-    assert 3 in fit(_COLUMNS, _NATURAL, 80)
-    assert 3 not in fit(_COLUMNS, _NATURAL, 60)
+    assert 3 in fit_columns(_COLUMNS, _NATURAL, 80)
+    assert 3 not in fit_columns(_COLUMNS, _NATURAL, 60)
 
 
 def test_the_least_important_column_goes_first() -> None:
     """Wherever it stands."""
     columns = (Column("A", extra=2), Column("B"), Column("C", extra=1))
-    assert set(fit(columns, (30, 30, 30), 60)) == {0, 1, 2}
-    assert set(fit(columns, (30, 30, 30), 40)) == {1, 2}
-    assert set(fit(columns, (30, 30, 30), 30)) == {1}
+    assert set(fit_columns(columns, (30, 30, 30), 60)) == {0, 1, 2}
+    assert set(fit_columns(columns, (30, 30, 30), 40)) == {1, 2}
+    assert set(fit_columns(columns, (30, 30, 30), 30)) == {1}
 
 
 def test_columns_are_no_wider_than_they_need() -> None:
     """What a short text leaves over, a long one gets."""
-    assert fit(_COLUMNS, (8, 10, 11, 9, 200), 100) == {0: 8, 1: 10, 2: 11, 3: 9, 4: 54}
+    assert fit_columns(_COLUMNS, (8, 10, 11, 9, 200), 100) == {0: 8, 1: 10, 2: 11, 3: 9, 4: 54}
 
 
 def test_columns_of_wide_characters_are_aligned_in_a_pipe() -> None:
     """A wide character takes two cells, a combining mark none."""
     file = io.StringIO()
-    Pipe(file).table([Column("A"), Column("B")], [("日本", "1"), ("e\u0301", "2"), ("abcd", "3")])
+    PlainScreen(file).table(
+        [Column("A"), Column("B")], [("日本", "1"), ("e\u0301", "2"), ("abcd", "3")]
+    )
     assert file.getvalue() == "A     B\n日本  1\ne\u0301     2\nabcd  3\n"
 
 
@@ -114,7 +116,7 @@ def _drawn(text: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     file = io.StringIO()
-    Terminal(file).markdown(text)
+    TerminalScreen(file).markdown(text)
     return _STYLES.sub("", file.getvalue())
 
 
@@ -229,7 +231,7 @@ def test_no_text_makes_drawing_take_for_ever(text: str, monkeypatch: pytest.Monk
 )
 def test_large_numbers_are_short(number: int, said: str) -> None:
     """Never a thousand of a unit that has a next one."""
-    assert amount(int(number)) == said
+    assert compact_number(int(number)) == said
 
 
 @pytest.mark.parametrize(
@@ -249,9 +251,9 @@ def test_small_amounts_of_money_are_not_nothing(cost: str, said: str) -> None:
 
 def test_words_are_one_line_of_bounded_length() -> None:
     """However long the text, and it is not read to its end."""
-    assert words("a\n b\t c") == "a b c"
-    assert words("x" * 200) == "x" * 160 + "…"
-    assert words(" " * 10_000 + "end") == "…"
+    assert shorten("a\n b\t c") == "a b c"
+    assert shorten("x" * 200) == "x" * 160 + "…"
+    assert shorten(" " * 10_000 + "end") == "…"
 
 
 # ---------------------------------------------------------------------------------------- pager
@@ -269,4 +271,4 @@ def test_words_are_one_line_of_bounded_length() -> None:
 )
 def test_the_pager_is_the_users(environ: dict[str, str], found: list[str] | None) -> None:
     """One that is not there, or a terminal that cannot page, means none."""
-    assert program(environ) == found
+    assert pager_command(environ) == found

@@ -224,7 +224,7 @@ def test_doctor_finds_what_an_index_has_too_little_of(told: Shell) -> None:
     told.ok("search", "oslo")
     file = IndexFile(_index(told))
     with file.writing():
-        file.cut(1, 20)
+        file.truncate_branch(1, 20)
     file.close()
     ran = told.run("doctor")
     assert (ran.code, "the index has 20" in ran.out) == (1, True)

@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, Text, Thinking, ToolCall
-from holdfast.cli.commands.show import marks
+from holdfast.cli.commands.show import origin_marks
 from holdfast.values import BranchInfo, Link
 from tests.cli.shell import Shell
 
@@ -352,4 +352,4 @@ def test_marks_stand_where_a_history_came_from_elsewhere(
     branches: list[BranchInfo], lineage: list[Link], expected: dict[int, list[str]]
 ) -> None:
     """By the number of the last message that is shared."""
-    assert marks(branches[-1], branches, lineage) == expected
+    assert origin_marks(branches[-1], branches, lineage) == expected

@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from holdfast.cli.signals import ECHO
+from holdfast.cli.signals import DUPLICATE_WINDOW_S
 
 _CODE = """
 import os, signal, sys, time, tty
@@ -78,7 +78,7 @@ _TOO_LATE = """
     with told.telling(lambda came: False):
         say("never here")
 """
-_LATER = ECHO + 0.1
+_LATER = DUPLICATE_WINDOW_S + 0.1
 _RAW = "\n    tty.setraw(0)" + _IS_STUCK
 
 

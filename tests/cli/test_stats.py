@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Message, Usage
-from holdfast.cli.commands.stats import bar, by_model, groups, row
+from holdfast.cli.commands.stats import by_model, group_days, horizontal_bar, sparkline
 from holdfast.values import DayUsage
 from tests.cli.shell import Shell, talk
 from tests.cli.test_terminal import look
@@ -96,7 +96,7 @@ def test_it_fits_the_window(used: Shell, columns: int) -> None:
 @given(st.integers(1, 4000), st.integers(7, 200))
 def test_days_are_grouped_evenly_up_to_today(days: int, most: int) -> None:
     """No day is missing or counted twice, and the groups have room."""
-    found = groups(_TODAY, days, most)
+    found = group_days(_TODAY, days, most)
     assert len(found) <= most
     assert len({len(group) for group in found}) == 1
     every = [day for group in found for day in group]
@@ -107,16 +107,16 @@ def test_days_are_grouped_evenly_up_to_today(days: int, most: int) -> None:
 
 def test_the_highest_day_has_the_highest_bar() -> None:
     """Nothing is a dot, the least thing a bar."""
-    days = groups(_TODAY, 5, 7)
+    days = group_days(_TODAY, 5, 7)
     values = {group[0]: value for group, value in zip(days, (0, 1, 50, 80, 100), strict=True)}
-    assert row(values, days) == "·▁▅▇█"
-    assert row({}, days) == "·····"
+    assert sparkline(values, days) == "·▁▅▇█"
+    assert sparkline({}, days) == "·····"
 
 
 @pytest.mark.parametrize(("share", "drawn"), [(1.0, "████"), (0.5, "██"), (0.3, "█▎"), (0, "▏")])
 def test_a_bar_is_as_long_as_its_share(share: float, drawn: str) -> None:
     """To an eighth of a cell; what is there is always seen."""
-    assert bar(share, 4) == drawn
+    assert horizontal_bar(share, 4) == drawn
 
 
 def test_models_are_summed_up_over_the_days() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, ToolCall
-from holdfast.cli.commands.tree import Twig, drawn
+from holdfast.cli.commands.tree import TreeNode, tree_lines
 from tests.cli.shell import Shell
 from tests.cli.test_terminal import look
 
@@ -148,11 +148,11 @@ def test_a_line_is_never_broken(family: Shell, columns: int) -> None:
 def test_strokes_lead_to_the_right_twigs() -> None:
     """Only children run straight on, others hang from strokes that end with the last."""
 
-    def twig(name: str, *below: Twig) -> Twig:
-        return Twig([name], list(below))
+    def twig(name: str, *below: TreeNode) -> TreeNode:
+        return TreeNode([name], list(below))
 
     root = twig("a", twig("b", twig("c", twig("d"), twig("e"))), twig("f", twig("g")))
-    assert [before + str(spans[0]) for before, spans in drawn(root)] == [
+    assert [before + str(spans[0]) for before, spans in tree_lines(root)] == [
         "a",
         "├─ b",
         "│  ↳ c",

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, ToolCall
-from holdfast.cli.commands.window import folded
+from holdfast.cli.commands.window import fold_text
 from holdfast.cli.output.screen import cells
 from holdfast.testing import legality
 from holdfast.values import Provider
@@ -105,7 +105,7 @@ def test_a_long_text_is_folded(shell: Shell) -> None:
 )
 def test_folding(text: str, shown: str) -> None:
     """At most twelve lines and a thousand letters."""
-    assert folded(text) == shown
+    assert fold_text(text) == shown
 
 
 def test_files_and_thinking_take_a_line(shell: Shell) -> None:

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import Head, Message, Session
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.proof import checker
-from holdfast.values import Place
+from holdfast.values import MessageRef
 from tests.concurrency.children import Pipe
 
 _OPERATIONS = [
@@ -94,21 +94,21 @@ class Mover:
         except (Conflict, Invalid, NotFound) as error:
             self.recorder.refused(write, type(error).__name__)
         else:
-            self.recorder.moved(write, head)
+            self.recorder.acked_head(write, head)
 
     def begin(
         self,
-        operation: checker.Verb,
+        operation: checker.OperationName,
         messages: Sequence[Message] = (),
         *,
         expect: Head | None = None,
-        to: Place | None = None,
+        to: MessageRef | None = None,
         turns: int = 1,
     ) -> checker.Invoked:
         """Record that an operation begins."""
         ids = [name_of(message) for message in messages]
         digests = [checker.digest(message.text) for message in messages]
-        return self.recorder.moving(
+        return self.recorder.invoked_operation(
             self.session.id, operation, ids, digests, to=to, turns=turns, expect=expect
         )
 
@@ -147,7 +147,7 @@ class Mover:
         write = self.begin("rewind", expect=expect, to=to)
         self.end(write, lambda: self.session.rewind(to, expect=expect))
 
-    def place(self) -> Place:
+    def place(self) -> MessageRef:
         """Return a position: a seq, the id of an own message, or a head on any branch."""
         head = self.session.head()
         kind = self.chance.random()
@@ -184,7 +184,7 @@ class Mover:
         except (Conflict, Invalid, NotFound) as error:
             self.recorder.refused(write, type(error).__name__)
             return
-        self.recorder.forked(write, child.id)
+        self.recorder.acked_fork(write, child.id)
         Mover(child, self.recorder, self.chance).append(exchange(f"{self.new_name()}-child"))
 
     def read(self) -> None:

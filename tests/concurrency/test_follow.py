@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncStore, Message, Session, Store
-from holdfast.follow import Following
+from holdfast.follow import BaseFollower
 from tests.concurrency.children import Pipe, batch
 from tests.concurrency.conftest import StartChild
 from tests.store_urls import KINDS, place
@@ -161,10 +161,10 @@ class Meanwhile:
     def __init__(self, patch: pytest.MonkeyPatch, store: Store, writer: Session) -> None:
         self._wait = wait = store.backend.wait
         self._told: int | None = None  # the number of changes, if it has not read since
-        poll = Following.poll
+        poll = BaseFollower.poll
         messages = iter([Message.user("hello", id="meanwhile")])
 
-        def poll_then_write(following: Following[object]) -> object:
+        def poll_then_write(following: BaseFollower[object]) -> object:
             item = poll(following)
             self._told = None
             for message in messages:
@@ -173,7 +173,7 @@ class Meanwhile:
                 assert wait(seen, _LONG) != seen
             return item
 
-        patch.setattr(Following, "poll", poll_then_write)
+        patch.setattr(BaseFollower, "poll", poll_then_write)
 
     def wait_awake(self, seen: int, timeout: float) -> int:
         """Wait as the backend does, but fail where that would sleep."""

@@ -23,7 +23,7 @@ from holdfast import Message, Session, Store
 from holdfast.errors import StoreUnavailable, TurnLost
 from holdfast.session import number_of
 from holdfast.storage.sqlite.backend import SQLiteBackend
-from holdfast.storage.sqlite.process_lock import Turnstile
+from holdfast.storage.sqlite.process_lock import ProcessLock
 from tests.store_urls import with_options
 
 _PATIENCE = 90.0
@@ -259,9 +259,9 @@ def path(tmp_path: Path) -> Path:
 
 def _is_free(path: Path) -> bool:
     """True if another process could write to this store now."""
-    turnstile = Turnstile(path)
+    turnstile = ProcessLock(path)
     try:
-        return turnstile.try_enter()
+        return turnstile.try_acquire()
     finally:
         turnstile.close()
 

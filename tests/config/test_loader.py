@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.agent.models import resolution
 from holdfast.config import loader, schema
-from holdfast.config.loader import Config, Option, load, survey
+from holdfast.config.loader import Config, Option, load, load_with_problems
 from holdfast.errors import BadConfig, Invalid
 
 
@@ -30,7 +30,7 @@ class World:
     def survey(self, directory: Path | None = None, **options: Option) -> Config:
         named = {key.replace("__", "."): option for key, option in options.items()}
         here = directory or self.workspace
-        return survey(self.environ, here, home=self.home, options=named)
+        return load_with_problems(self.environ, here, home=self.home, options=named)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def world(tmp_path: Path) -> World:
 def test_without_a_word_everything_is_default(world: World) -> None:
     found = world.survey()
     assert found.settings == schema.Settings()
-    assert {found.source(key).kind for key in schema.every_key()} == {"default"}
+    assert {found.origin(key).kind for key in schema.all_keys()} == {"default"}
     assert found.problems == ()
 
 
@@ -56,7 +56,7 @@ def test_later_words_win(world: World) -> None:
     now = found.settings
     assert (now.model.name, now.session.scope, now.session.store) == ("d", "c", "c.db")
     assert (now.retry.attempts, now.retry.base, now.retry.max) == (3, 2.0, 30.0)
-    told = {key: str(found.source(key)) for key in found.sources}
+    told = {key: str(found.origin(key)) for key in found.origins}
     assert told == {
         "model.name": "--model",
         "session.scope": "$HOLDFAST_SCOPE",
@@ -68,7 +68,7 @@ def test_later_words_win(world: World) -> None:
 
 def test_an_empty_variable_says_nothing(world: World) -> None:
     world.environ |= {"HOLDFAST_MODEL": "", "HOLDFAST_SCOPE": ""}
-    assert world.survey().sources == {}
+    assert world.survey().origins == {}
 
 
 def test_what_the_environment_says_is_checked_too(world: World) -> None:
@@ -131,11 +131,11 @@ def test_a_workspace_of_strangers_may_not_set(world: World, key: str, text: str)
 @pytest.mark.parametrize(("key", "text"), _DANGEROUS.items())
 def test_the_user_may_set_it_or_trust_the_workspace(world: World, key: str, text: str) -> None:
     world.own.write_text(text)
-    assert world.survey().source(key).kind == "user"
+    assert world.survey().origin(key).kind == "user"
     world.file.write_text(text)
     world.own.write_text(f"trusted = ['{world.workspace}']")
     assert world.survey().problems == ()
-    assert world.survey().source(key).kind == "workspace"
+    assert world.survey().origin(key).kind == "workspace"
 
 
 def test_a_workspace_cannot_trust_itself(world: World) -> None:
@@ -191,10 +191,10 @@ def test_a_model_in_a_file_is_not(world: World, name: str) -> None:
 @example("openai:./x.gguf")
 def test_no_name_that_strangers_may_give_leads_to_a_file(name: str) -> None:
     """However the agent resolves the name."""
-    if loader.names_no_file(name):
+    if loader.is_not_a_file(name):
         for elsewhere in (False, True):
             with suppress(Invalid):
-                spec = resolution.parse(name, elsewhere=elsewhere)
+                spec = resolution.parse_spec(name, elsewhere=elsewhere)
                 assert spec.runner != "local" or not spec.name
 
 
@@ -253,11 +253,11 @@ def test_a_command_that_only_wants_the_store_hears_of_nothing_else(world: World)
     """But a file that might name a store and cannot be read is an error."""
     world.own.write_text("[retry]\nattempts = 0\n[session]\nstore = '/x.db'\n")
     world.file.write_text("[session]\nstore = '/evil.db'\n")
-    assert loader.store(world.environ, world.workspace, home=world.home) == "/x.db"
+    assert loader.configured_store(world.environ, world.workspace, home=world.home) == "/x.db"
     for text in ("[session\n", "[session]\nstore = 3\n", "session = 3\n"):
         world.own.write_text(text)
         with pytest.raises(BadConfig):
-            loader.store(world.environ, world.workspace, home=world.home)
+            loader.configured_store(world.environ, world.workspace, home=world.home)
 
 
 def test_an_address_belongs_to_the_model_that_was_named_beside_it(world: World) -> None:
@@ -265,6 +265,6 @@ def test_an_address_belongs_to_the_model_that_was_named_beside_it(world: World) 
     world.own.write_text("[model]\nname = 'openai:llama'\nbase_url = 'http://localhost:1/v1'\n")
     world.file.write_text("[model]\nname = 'anthropic:claude-9'\n")
     assert world.survey().settings.model.name == "anthropic:claude-9"
-    assert world.survey().served == "openai:llama"
+    assert world.survey().base_url_model == "openai:llama"
     world.own.write_text("[model]\nbase_url = 'http://localhost:1/v1'\n")
-    assert world.survey().served is None
+    assert world.survey().base_url_model is None

@@ -7,25 +7,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.output.json_output import to_ascii
+from holdfast.cli.output.json_output import to_ascii_json
 from holdfast.config import loader, schema
 from holdfast.config.file import read
-from holdfast.config.schema import Key
+from holdfast.config.schema import ConfigKey
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 _ROW = re.compile(r"^\| `(?P<key>\w+)` \|.*$", re.MULTILINE)
 _TOML = re.compile(r"^```toml\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def row(key: Key) -> str:
+def row(key: ConfigKey) -> str:
     """Return the row that the page has for a key."""
     name = key.name.rpartition(".")[2]
     default = "" if key.default in (None, msgspec.NODEFAULT) else f"`{_written(key.default)}`"
-    return f"| `{name}` | {default} | {schema.expected(key.type)} | {key.about} |"
+    return f"| `{name}` | {default} | {schema.describe_type(key.type)} | {key.description} |"
 
 
 def _written(value: object) -> str:
-    return to_ascii(list(value)) if isinstance(value, tuple) else to_ascii(value)
+    return to_ascii_json(list(value)) if isinstance(value, tuple) else to_ascii_json(value)
 
 
 def _section(title: str) -> str:
@@ -37,7 +37,7 @@ def _section(title: str) -> str:
 @pytest.mark.parametrize("table", schema.tables())
 def test_a_table_is_told_as_it_is(table: str) -> None:
     section = _section(f"[{table}]")
-    keys = [key for key in schema.every_key().values() if key.name.startswith(f"{table}.")]
+    keys = [key for key in schema.all_keys().values() if key.name.startswith(f"{table}.")]
     assert schema.tables()[table] in section
     assert [found[0] for found in _ROW.finditer(section)] == [row(key) for key in keys]
 
@@ -51,12 +51,12 @@ def test_trust_is_told_as_it_is() -> None:
     section = _section("What a workspace may not set")
     listed = set(re.findall(r"^- `([\w.]+)`", section, re.MULTILINE))
     assert listed == schema.NEEDS_TRUST
-    assert all(f"`{key}`" in section for key in schema.USERS_OWN)
+    assert all(f"`{key}`" in section for key in schema.USER_ONLY)
 
 
 def test_variables_are_told_as_they_are() -> None:
     rows = dict(re.findall(r"^\| `\$(\w+)` \| `?([^|`]+)`? \|", _PAGE, re.MULTILINE))
-    named = {name: key for name, key in rows.items() if key in schema.every_key()}
+    named = {name: key for name, key in rows.items() if key in schema.all_keys()}
     assert named == loader.VARIABLES
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast import Store
 from holdfast.storage.sqlite import backend as sqlite
-from holdfast.storage.sqlite.wipe import gap
+from holdfast.storage.sqlite.wipe import page_gap
 from holdfast.testing.faults import (
     CrashState,
     FailingDisk,
@@ -29,13 +29,13 @@ from holdfast.testing.faults import (
     failing_disk,
     record,
 )
-from holdfast.testing.faults.failing_disk import Operation
+from holdfast.testing.faults.failing_disk import FileOperation
 from tests.crash._facts import DATABASE, checkpoints_every, open_store
 from tests.crash._nursery import Nursery
 
 CANARY = b"CANARY"
 PAGE = 4096
-OPERATIONS: list[Operation] = ["open", "read", "write", "truncate", "sync"]
+OPERATIONS: list[FileOperation] = ["open", "read", "write", "truncate", "sync"]
 SOME = {"open": 1, "read": 17, "write": 17, "truncate": 1, "sync": 1}
 """How far apart the faults are that need not be met everywhere."""
 
@@ -60,7 +60,7 @@ def holding(path: Path, what: bytes = CANARY, but_for: Iterable[str] = ()) -> se
 def filled_gaps(file: Path) -> list[int]:
     """Return the pages of a database file with non-zero bytes in their unused middle."""
     data, size = file.read_bytes(), PAGE
-    gaps = {at: gap(data, at, size, first=at == 0) for at in range(0, len(data), size)}
+    gaps = {at: page_gap(data, at, size, first=at == 0) for at in range(0, len(data), size)}
     return [at // size for at, (low, high) in gaps.items() if any(data[at + low : at + high])]
 
 
@@ -74,7 +74,7 @@ def die(nursery: Nursery, script: str, *words: object) -> None:
 def _no_patience() -> Iterator[None]:
     """Make wiping not wait for readers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite, "_PATIENCE", 1)
+        patch.setattr(sqlite, "_WIPE_BUSY_TIMEOUT_MS", 1)
         yield
 
 
@@ -112,12 +112,12 @@ def is_one_in(number: int, state: CrashState) -> bool:
     return crc32(state.describe().encode()) % number == 0
 
 
-Attempt = Callable[[Path, FailingDisk, Operation, int], bool]
+Attempt = Callable[[Path, FailingDisk, FileOperation, int], bool]
 """Do something to the store at a path with a fault at such a place; say whether it was met."""
 
 
 def at_every_place(
-    base: Path, directory: Path, operation: Operation, step: int, attempt: Attempt
+    base: Path, directory: Path, operation: FileOperation, step: int, attempt: Attempt
 ) -> None:
     """Run on fresh copies of a store, with the fault at each operation until it is not reached."""
     met = 0

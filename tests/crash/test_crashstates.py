@@ -29,10 +29,10 @@ from holdfast.testing.faults import (
 from holdfast.testing.faults.replay import main as replay
 from holdfast.testing.faults.trace import (
     Ack,
-    Event,
     Link,
     Sync,
     SyncNames,
+    TraceEvent,
     Truncate,
     Unlink,
     Write,
@@ -160,7 +160,7 @@ def test_rollback_journal_without_extra_can_roll_back(tmp_path: Path) -> None:
 A, B = b"a" * 512, b"b" * 512
 
 
-def _disks(before: dict[str, bytes], *events: Event) -> list[dict[str, bytes]]:
+def _disks(before: dict[str, bytes], *events: TraceEvent) -> list[dict[str, bytes]]:
     """Return every disk state that a crash at the end of these events could leave."""
     trace = Trace(before, [*events, Ack("end")])
     return [state.files for state in states(trace) if state.acked]
@@ -201,7 +201,7 @@ def test_a_truncation_is_in_doubt_until_the_sync() -> None:
 
 def test_names_are_in_doubt_until_the_directory_is_synced() -> None:
     """A created file may be missing though its data was synced; a deleted one may be back."""
-    made: list[Event] = [Link("g", 1), Write(1, 0, B), Sync(1, covers=2)]
+    made: list[TraceEvent] = [Link("g", 1), Write(1, 0, B), Sync(1, covers=2)]
     assert sorted(_disks({}, *made), key=len) == [{}, {"g": B}]
     assert _disks({}, *made, SyncNames(covers=3)) == [{"g": B}]
     assert sorted(_disks({"f": A}, Unlink("f")), key=len) == [{}, {"f": A}]

@@ -20,9 +20,9 @@ from holdfast import File, Message, Store
 from holdfast.errors import StorageError
 from holdfast.operations import erase as erase_operation
 from holdfast.session import number_of
-from holdfast.storage.protocol import Verb
+from holdfast.storage.protocol import Operation
 from holdfast.testing.faults import CrashState, FailingDisk, Recording, Trace, explore, failing_disk
-from holdfast.testing.faults.failing_disk import Operation
+from holdfast.testing.faults.failing_disk import FileOperation
 from holdfast.values import EraseReport
 from tests.crash._bytes import (
     CANARY,
@@ -43,12 +43,12 @@ GONE = "CANARY7"
 BEFORE_THE_WIPING = """
 import os, signal, sys, holdfast
 from holdfast.session import number_of
-from holdfast.operations import erasing
+from holdfast.operations.erase import erase
 store = holdfast.open(sys.argv[1])
 session = store.session("talk-2", create=False)
 for message in session.messages():
     if "CANARY" in message.id + message.text:
-        store.backend.write(erase_operation.erase(number_of(session), message.id, None))
+        store.backend.write(erase(number_of(session), message.id, None))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -181,7 +181,7 @@ def test_the_proof_searches_every_file_beside_the_store(path: Path, suffix: str)
     assert scan.bytes > 1 << 20
 
 
-def _erase_only(store: Store) -> Verb[EraseReport]:
+def _erase_only(store: Store) -> Operation[EraseReport]:
     return erase_operation.erase(number_of(store.session("talk-2")), GONE, None)
 
 
@@ -259,7 +259,9 @@ def test_a_crash_while_a_message_is_erased_in_many_more_states(base: Path, pages
     assert explored.torn > 100
 
 
-def _erase_on_a_failing_disk(path: Path, disk: FailingDisk, operation: Operation, at: int) -> bool:
+def _erase_on_a_failing_disk(
+    path: Path, disk: FailingDisk, operation: FileOperation, at: int
+) -> bool:
     """Erase, with one fault: nothing else is changed, and a second attempt wipes all."""
     with open_store(path, vfs=disk.name) as store:
         before, _ = _state(store)
@@ -284,7 +286,7 @@ def _erase_on_a_failing_disk(path: Path, disk: FailingDisk, operation: Operation
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fault_while_a_message_is_erased_hurts_nothing(
-    base: Path, tmp_path: Path, operation: Operation
+    base: Path, tmp_path: Path, operation: FileOperation
 ) -> None:
     """What could not be wiped is reported, and wiped by the next erasure."""
     at_every_place(base, tmp_path, operation, SOME[operation], _erase_on_a_failing_disk)

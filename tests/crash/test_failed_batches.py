@@ -29,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.operations import append, deletion, head_moves, sessions
 from holdfast.session import number_of
-from holdfast.storage.protocol import Pending, Transaction, Verb
+from holdfast.storage.protocol import Operation, PendingWrite, Transaction
 from holdfast.testing.faults import FailingDisk, failing_disk
 from tests.crash._facts import DATABASE, open_store
 from tests.crash._messages import message
@@ -37,7 +37,7 @@ from tests.crash._scenes import look
 
 PATIENCE = 60
 MARK = "the mark of one write"
-MakeVerb: TypeAlias = Callable[[Session], Verb[Any]]
+MakeVerb: TypeAlias = Callable[[Session], Operation[Any]]
 
 
 @pytest.fixture
@@ -73,16 +73,16 @@ def _gathered(store: Store) -> Iterator[None]:
     holding.result()
 
 
-def _rewind(session: Session, to: int, token: str) -> Verb[Head]:
+def _rewind(session: Session, to: int, token: str) -> Operation[Head]:
     return head_moves.rewind(number_of(session), to, token=token, expect=None)
 
 
-def _append(session: Session, *ids: str, expect: Head | None = None) -> Verb[Head]:
+def _append(session: Session, *ids: str, expect: Head | None = None) -> Operation[Head]:
     batch = codec.encode_batch([message(id) for id in ids], EPOCH)
     return append.append(number_of(session), batch, expect=expect)
 
 
-def _together(store: Store, verbs: Sequence[Verb[Head]]) -> list[Pending[Head]]:
+def _together(store: Store, verbs: Sequence[Operation[Head]]) -> list[PendingWrite[Head]]:
     with _gathered(store):
         return [store.backend.submit(verb) for verb in verbs]
 
@@ -128,7 +128,7 @@ def test_a_branch_of_a_failed_commit_is_not_taken_for_the_next_one(
     _must_be_as_on_the_disk(store, tmp_path)
 
 
-def _only_the_first_time(verb: Verb[Head]) -> Verb[Head]:
+def _only_the_first_time(verb: Operation[Head]) -> Operation[Head]:
     """A move that is refused on its second run, like one whose head was moved."""
     runs = count()
 
@@ -203,39 +203,39 @@ def test_a_refusal_by_what_was_undone_is_forgotten(
 # ------------------------------------------------------------------------------------- run again
 
 
-def _undo(session: Session) -> Verb[Any]:
+def _undo(session: Session) -> Operation[Any]:
     return head_moves.undo(number_of(session), 1, token=MARK, expect=None)
 
 
-def _redo(session: Session) -> Verb[Any]:
+def _redo(session: Session) -> Operation[Any]:
     session.rewind(1)
     return head_moves.redo(number_of(session), token=MARK, expect=None)
 
 
-def _clear(session: Session) -> Verb[Any]:
+def _clear(session: Session) -> Operation[Any]:
     return head_moves.clear(number_of(session), token=MARK, expect=None)
 
 
-def _replace(session: Session) -> Verb[Any]:
+def _replace(session: Session) -> Operation[Any]:
     wanted = [message(id) for id in ("user-one1", "file-2", "big-3")]
     batch = codec.encode_batch(wanted, EPOCH)
     return head_moves.replace(number_of(session), batch, token=MARK, expect=None)
 
 
-def _summarize(session: Session) -> Verb[Any]:
+def _summarize(session: Session) -> Operation[Any]:
     return head_moves.summarize(
         number_of(session), "in short", 2, message_id="once", now=EPOCH, expect=None
     )
 
 
-def _fork(session: Session) -> Verb[Any]:
+def _fork(session: Session) -> Operation[Any]:
     nothing = dict.fromkeys(("scope", "title", "agent", "model", "cwd", "metadata"))
-    who = sessions.identity(id="o" * 16, key="once", **nothing)
+    who = sessions.make_identity(id="o" * 16, key="once", **nothing)
     origin = sessions.Origin(parent=number_of(session), relation="fork", at=2)
     return sessions.create(who, origin=origin)
 
 
-def _purge(session: Session) -> Verb[Any]:
+def _purge(session: Session) -> Operation[Any]:
     return deletion.purge(number_of(session), session.id, forks="keep")
 
 

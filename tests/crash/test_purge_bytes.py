@@ -33,7 +33,7 @@ from holdfast.testing.faults import (
     explore,
     state_named,
 )
-from holdfast.testing.faults.failing_disk import Operation
+from holdfast.testing.faults.failing_disk import FileOperation
 from holdfast.testing.faults.trace import Begin, Sync, Write
 from tests.crash._bytes import (
     CANARY,
@@ -179,13 +179,15 @@ def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_the_next_purge(
 
 _KILLED = """
 import os, signal, sys, holdfast
-from holdfast.storage.sqlite import scrub
-setattr(scrub, sys.argv[2], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+from holdfast.storage.sqlite import wipe
+setattr(wipe, sys.argv[2], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 holdfast.open(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("at", ["_empty_log", "_dirty_pages", "_wipe", "_delete_copies"])
+@pytest.mark.parametrize(
+    "at", ["_truncate_wal", "_dirty_pages", "_wipe_gaps", "_delete_migration_backups"]
+)
 def test_killed_while_it_wipes(nursery: Nursery, path: Path, at: str) -> None:
     """Remaining bytes are wiped at the next opening."""
     _killed_before_it_wiped(nursery, path)
@@ -310,7 +312,7 @@ def test_the_note_goes_only_when_the_wiped_bytes_are_on_the_disk(
             session.append(Message.user("one CANARY more"))
             store.backend.write(deletion.purge(number_of(session), session.id, forks="keep"))
         recording.begin("wiping")
-        assert store.backend.scrub() == ()
+        assert store.backend.wipe() == ()
 
     trace = recorded(base, 1000, purge)
     begun = trace.events.index(Begin("wiping"))
@@ -417,7 +419,9 @@ def test_a_crash_while_bytes_are_wiped_hurts_nothing_in_many_more_states(
     assert explored.torn > 500
 
 
-def _purge_on_a_failing_disk(path: Path, disk: FailingDisk, operation: Operation, at: int) -> bool:
+def _purge_on_a_failing_disk(
+    path: Path, disk: FailingDisk, operation: FileOperation, at: int
+) -> bool:
     """Purge, with one fault: nothing else is changed, and a second purge wipes all."""
     with open_store(path, vfs=disk.name) as store:
         expected = _sums(store)
@@ -447,7 +451,7 @@ def _healed_sums(store: Store, disk: FailingDisk) -> dict[str, str]:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fault_while_bytes_are_wiped_hurts_nothing(
-    base: Path, tmp_path: Path, operation: Operation
+    base: Path, tmp_path: Path, operation: FileOperation
 ) -> None:
     """What could not be wiped is reported, and wiped by the next purge."""
     at_every_place(base, tmp_path, operation, SOME[operation], _purge_on_a_failing_disk)
@@ -456,7 +460,7 @@ def test_a_fault_while_bytes_are_wiped_hurts_nothing(
 @pytest.mark.long
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fault_anywhere_while_bytes_are_wiped_hurts_nothing(
-    base: Path, tmp_path: Path, operation: Operation
+    base: Path, tmp_path: Path, operation: FileOperation
 ) -> None:
     """The same at every single operation."""
     at_every_place(base, tmp_path, operation, 1, _purge_on_a_failing_disk)

@@ -28,7 +28,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.testing.faults import FailingDisk, failing_disk
-from holdfast.testing.faults.failing_disk import Operation
+from holdfast.testing.faults.failing_disk import FileOperation
 from holdfast.testing.faults.recorder import fast_directory
 from tests.crash._facts import DATABASE, checkpoints_every, open_store
 from tests.crash._scenes import SCENES, Rehearsals, Scene, Step, copy, look
@@ -41,7 +41,7 @@ NEVER = 10**9
 class Fault:
     """What fails, how, and for how long."""
 
-    operation: Operation
+    operation: FileOperation
     lasting: bool = False
     error: type[apsw.Error] = apsw.IOError
 
@@ -147,7 +147,7 @@ class Places:
     def __init__(self, scene: Scene, rehearsed: Rehearsals) -> None:
         self._scene = scene
         self._rehearsed = rehearsed
-        self._counted: dict[tuple[Operation, bool], int] = {}
+        self._counted: dict[tuple[FileOperation, bool], int] = {}
 
     def of(self, fault: Fault, visits: int) -> list[int]:
         """Return some of the operations that can fail, and the last one."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.faults import Outcome, Shim, every
-from holdfast.testing.faults.shim import Kind, Sort
+from holdfast.testing.faults.shim import FaultKind, ShimOperation
 from tests.crash._facts import DATABASE, open_store
 from tests.crash._scenes import ERASE, MOVES, PURGE, REPLACE, SCENES, Rehearsals, Scene, copy, look
 
@@ -28,8 +28,8 @@ TYPED = {"OutcomeUnknown", "StoreFull", "StoreUnavailable"}
 class Fault:
     """The fault, the kind of operation, once or from then on; and at which operations."""
 
-    kind: Kind
-    on: Sort
+    kind: FaultKind
+    on: ShimOperation
     sticky: bool = False
     first: int = 8
     step: int = 3

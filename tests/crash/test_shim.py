@@ -17,7 +17,7 @@ import apsw
 import pytest
 
 from holdfast.testing.faults import ChildHung, Outcome, Shim, ShimUnavailable, every
-from holdfast.testing.faults.shim import Kind, Sort
+from holdfast.testing.faults.shim import FaultKind, ShimOperation
 
 ROWS = 6
 GAVE_UP = 3
@@ -52,8 +52,8 @@ Child = Callable[[Path], list[str]]
 class Fault:
     """The fault, the kind of operation, once or from then on."""
 
-    kind: Kind
-    on: Sort
+    kind: FaultKind
+    on: ShimOperation
     sticky: bool = False
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ import holdfast
 from holdfast import Message, Session, Store
 from holdfast.proof.checker import Recorder, Stored, Verdict, check, digest, load
 from holdfast.testing.faults import Outcome, Shim, every
-from holdfast.testing.faults.shim import Kind, Sort
+from holdfast.testing.faults.shim import FaultKind, ShimOperation
 from tests.crash._messages import looks, message
 from tests.crash._story import (
     GAVE_UP,
@@ -45,8 +45,8 @@ TYPED = {"Damaged", "OutcomeUnknown", "ReadOnly", "StoreFull", "StoreUnavailable
 class Fault:
     """The fault, the kind of operation, once or from then on."""
 
-    kind: Kind
-    on: Sort
+    kind: FaultKind
+    on: ShimOperation
     sticky: bool = False
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ def _errors(outcome: Outcome) -> set[str]:
     return {line.split()[-1] for line in lines if line.startswith("error ")}
 
 
-def _places(on: Sort, *, long: bool) -> dict[str, int]:
+def _places(on: ShimOperation, *, long: bool) -> dict[str, int]:
     """Return which operations to test: all of them, or the first and then some."""
     if long:
         return {"first": 20, "step": 1}

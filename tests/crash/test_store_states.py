@@ -21,7 +21,7 @@ import holdfast
 from holdfast import Session, Store, Turn
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect
-from holdfast.storage.sqlite.process_lock import Turnstile
+from holdfast.storage.sqlite.process_lock import ProcessLock
 from holdfast.testing.faults import (
     CrashState,
     Recording,
@@ -408,7 +408,7 @@ def _migrates(recording: Recording) -> None:
 
 
 def _migrate(path: Path, vfs: str) -> None:
-    lock = Turnstile(path)
+    lock = ProcessLock(path)
     connection = connect(path, readonly=False, durability="power", busy=1.0, vfs=vfs)
     try:
         migrations.migrate(

@@ -18,7 +18,7 @@ from holdfast import codec
 from holdfast.errors import BadMessage
 from holdfast.formats import openai_chat
 from holdfast.formats.common import write_arguments
-from holdfast.formats.openai_chat import SOURCE, decode, encode, encode_all, modern
+from holdfast.formats.openai_chat import SOURCE, decode, encode, encode_all, upgrade_legacy_calls
 from holdfast.values import JSON, File, Message, Part, Raw, Text, Thinking, ToolCall, ToolResult
 from tests.formats.openai_types import (
     calls,
@@ -576,7 +576,7 @@ def test_calls_of_the_old_kind_are_pairs_and_become_modern() -> None:
     asked = decode(PAYLOADS["assistant, call of the old kind"])
     answered = decode(PAYLOADS["function"])
     assert asked.tool_calls[0].id == answered.tool_results[0].call_id
-    call, result = encode(modern(asked)), encode(modern(answered))
+    call, result = encode(upgrade_legacy_calls(asked)), encode(upgrade_legacy_calls(answered))
     validate_chat(call)
     assert call["tool_calls"] == [
         {
@@ -591,7 +591,7 @@ def test_calls_of_the_old_kind_are_pairs_and_become_modern() -> None:
         "content": "21",
     }
     plain = decode(PAYLOADS["assistant, parallel calls"])
-    assert modern(plain) is plain
+    assert upgrade_legacy_calls(plain) is plain
 
 
 def test_notes_follow_parts_that_were_changed() -> None:

@@ -12,7 +12,7 @@ from holdfast.storage.protocol import Backend
 from holdfast.store import Store
 from holdfast.testing.conformance import SetClock
 from holdfast.turn import Turn
-from holdfast.values import Head, Message, Place, ToolCall
+from holdfast.values import Head, Message, MessageRef, ToolCall
 from tests.model.reference import Identity, Model, World
 
 LEASE = 600.0
@@ -42,7 +42,7 @@ class Watcher:
     view: list[str]
 
 
-def places(model: Model) -> st.SearchStrategy[Place]:
+def places(model: Model) -> st.SearchStrategy[MessageRef]:
     """Generate positions of a session in every form, and some that do not exist."""
     ends = [line.head for line in model.lines]
     heads = st.sampled_from(ends).flatmap(

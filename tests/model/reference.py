@@ -17,7 +17,17 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.errors import BadQuery, IdConflict, MessageNotFound
-from holdfast.values import JSON, BranchReason, Goal, Head, Message, Place, Relation, Text, Usage
+from holdfast.values import (
+    JSON,
+    BranchReason,
+    Goal,
+    Head,
+    Message,
+    MessageRef,
+    Relation,
+    Text,
+    Usage,
+)
 
 _NOT_SAID = ("hidden", "command", "injected")
 
@@ -226,7 +236,7 @@ class Model:
 
     # ------------------------------------------------------------------------------- moving
 
-    def locate(self, place: Place | None) -> tuple[Line, int]:
+    def locate(self, place: MessageRef | None) -> tuple[Line, int]:
         """Resolve a position: its branch, and the number of messages up to it."""
         if place is None:
             return self.line, len(self.said)
@@ -256,7 +266,7 @@ class Model:
     def _leave(self, line: Line, asked: int, reason: BranchReason) -> None:
         self.lines.append(self.start(line, asked, reason, len(self.lines) + 1))
 
-    def rewind(self, place: Place) -> None:
+    def rewind(self, place: MessageRef) -> None:
         line, seq = self.locate(place)
         if line.said[:seq] != self.said:
             self.redo_stack.append(self.line)
@@ -307,7 +317,7 @@ class Model:
         rest = wanted[len(self.said) :]
         self._place([(message, turns.get(message.id)) for message in rest])
 
-    def covered(self, upto: Place | None) -> str:
+    def covered(self, upto: MessageRef | None) -> str:
         """Return the last message that a summary covers."""
         line, seq = self.locate(upto)
         if line.said[:seq] != self.said[:seq]:

@@ -19,7 +19,7 @@ from holdfast.storage.memory import MemoryBackend
 from holdfast.storage.postgres.backend import PostgresBackend
 from holdfast.storage.protocol import Backend
 from holdfast.storage.sqlite.backend import SQLiteBackend
-from holdfast.url import Location, parse
+from holdfast.url import Location, parse_url
 from tests.model.appends import Talking
 from tests.model.comparison import Comparing
 from tests.model.driver import LEASE
@@ -73,7 +73,7 @@ class PostgresMachine(Machine):
     def open_backend(self) -> Backend:
         url = with_options(as_user(shared_database(), WORKER), lease=LEASE)
         return PostgresBackend(
-            parse(url, {}), tenant=self._tenant, durability="process", clock=self.clock
+            parse_url(url, {}), tenant=self._tenant, durability="process", clock=self.clock
         )
 
 

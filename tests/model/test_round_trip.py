@@ -53,7 +53,7 @@ def exactly(one: object, two: object) -> bool:
 def without_data(part: Part) -> Part:
     """Return a part as it is stored: files with hash and size in place of their data."""
     if isinstance(part, File) and part.data is not None:
-        name = codec.digest(part.data)
+        name = codec.sha256_hex(part.data)
         return File(name=part.name, mime=part.mime, sha256=name, size=len(part.data))
     if isinstance(part, ToolResult) and not isinstance(part.content, str):
         return msgspec.structs.replace(
@@ -93,8 +93,8 @@ def test_the_codec_gives_back_what_it_took(message: Message) -> None:
     blobs = dict(item.blobs)
     found = codec.decode(item.body, id=item.id, seq=1, turn_id=None, blob=blobs.get)
     assert_same(found, message)
-    assert all(codec.digest(data) == name for name, data in blobs.items())
-    assert codec.same_body(item.body, codec.encode(message, _NOW + timedelta(1)).body)
+    assert all(codec.sha256_hex(data) == name for name, data in blobs.items())
+    assert codec.is_same_body(item.body, codec.encode(message, _NOW + timedelta(1)).body)
 
 
 @given(some.messages)
@@ -112,7 +112,7 @@ def test_two_messages_are_the_same_only_if_they_are(one: Message, two: Message) 
     plain = [
         codec.decode(b.body, id="x", seq=1, turn_id=None, blob=dict(b.blobs).get) for b in bodies
     ]
-    if codec.same_body(bodies[0].body, bodies[1].body):
+    if codec.is_same_body(bodies[0].body, bodies[1].body):
         assert msgspec.structs.replace(plain[0], created_at=plain[1].created_at) == plain[1]
 
 
@@ -126,7 +126,7 @@ def test_a_store_gives_back_what_it_took(store: holdfast.Store, batch: list[Mess
     for message, stored in zip(batch, found, strict=True):
         assert_same(stored, message)
         for data in data_of(message):
-            assert store.blob(codec.digest(data)) == data
+            assert store.blob(codec.sha256_hex(data)) == data
     assert session.append(*batch) == head
     assert session.append(*found) == head
     assert session.messages() == found
@@ -304,7 +304,7 @@ _HOLES: dict[str, Any] = {
     "File.mime": lambda junk: File(mime=junk, data=b"x"),
     "File.data": lambda junk: File(data=junk),
     "File.sha256": lambda junk: File(data=b"x", sha256=junk),
-    "File.size": lambda junk: File(sha256=codec.digest(b"x"), size=junk),
+    "File.size": lambda junk: File(sha256=codec.sha256_hex(b"x"), size=junk),
     "part": lambda junk: junk,
     "Provenance.source": Provenance,
     "Provenance.ref": lambda junk: Provenance("x", junk),

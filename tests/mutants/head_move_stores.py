@@ -6,10 +6,10 @@ import msgspec
 
 from holdfast.errors import HeadMoved
 from holdfast.operations import head_moves
-from holdfast.operations.append import compare
+from holdfast.operations.append import check_expected_head
 from holdfast.proof.checker import Branch
 from holdfast.session import Session
-from holdfast.storage.protocol import BranchRow, HeadRow, Start, Transaction, Verb
+from holdfast.storage.protocol import BranchRow, BranchStart, HeadRow, Operation, Transaction
 from holdfast.values import Head, Message
 from tests.mutants.head_move_workload import Heads
 from tests.mutants.stores import pause, replaced
@@ -52,8 +52,8 @@ class RefusesAndMoves(Patched):
         healthy = head_moves._move  # noqa: SLF001 - what is broken here
 
         def move(
-            session: int, decide: head_moves.Decide, token: str, expect: Head | None
-        ) -> Verb[Head]:
+            session: int, decide: head_moves.ChooseStart, token: str, expect: Head | None
+        ) -> Operation[Head]:
             return healthy(session, decide, token, None)
 
         return move
@@ -61,13 +61,13 @@ class RefusesAndMoves(Patched):
     def undo(self, turns: int, *, expect: Head | None = None) -> Head:
         before = self.head()
         after = super().undo(turns, expect=expect)
-        compare(expect, before)
+        check_expected_head(expect, before)
         return after
 
     def rewind(self, to: object, *, expect: Head | None = None) -> Head:
         before = self.head()
         after = super().rewind(to, expect=expect)  # type: ignore[arg-type]
-        compare(expect, before)
+        check_expected_head(expect, before)
         return after
 
 
@@ -77,9 +77,9 @@ class ReusesNumbers(Patched):
     name = "_leave"
 
     def broken(self) -> object:
-        healthy = head_moves._leave  # noqa: SLF001 - what is broken here
+        healthy = head_moves._open_branch  # noqa: SLF001 - what is broken here
 
-        def leave(tx: Transaction, head: HeadRow, start: Start) -> HeadRow:
+        def leave(tx: Transaction, head: HeadRow, start: BranchStart) -> HeadRow:
             return healthy(tx, msgspec.structs.replace(head, branch_no=1), start)
 
         return leave
@@ -179,7 +179,7 @@ class ReplacesStaleHead(Careless):
 
     def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
         before = self.head()
-        compare(expect, before)
+        check_expected_head(expect, before)
         self.let_in(before)
         return super().replace(messages)
 

@@ -17,9 +17,9 @@ from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.proof.checker import (
     Branch,
     Invoked,
+    OperationName,
     Recorder,
     Stored,
-    Verb,
     Verdict,
     check,
     digest,
@@ -27,7 +27,7 @@ from holdfast.proof.checker import (
     now,
 )
 from holdfast.session import Session
-from holdfast.values import Head, Message, Place, Text
+from holdfast.values import Head, Message, MessageRef, Text
 from tests.mutants.workload import Log
 
 ROUNDS = 10
@@ -59,7 +59,7 @@ class Heads(Log):
     def redo(self, *, expect: Head | None = None) -> Head:
         return self.session().redo(expect=expect)
 
-    def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
+    def rewind(self, to: MessageRef, *, expect: Head | None = None) -> Head:
         return self.session().rewind(to, expect=expect)
 
     def clear(self, *, expect: Head | None = None) -> Head:
@@ -112,15 +112,17 @@ class Mover:
 
     def begin(
         self,
-        operation: Verb,
+        operation: OperationName,
         messages: Sequence[Message] = (),
         *,
         expect: Head | None = None,
-        to: Place | None = None,
+        to: MessageRef | None = None,
     ) -> Invoked:
         """Record that an operation begins."""
         ids, digests = [known_as(m) for m in messages], [digest(m.text) for m in messages]
-        return self.recorder.moving(self._session, operation, ids, digests, to=to, expect=expect)
+        return self.recorder.invoked_operation(
+            self._session, operation, ids, digests, to=to, expect=expect
+        )
 
     def end(self, write: Invoked, call: Callable[[], Head | str]) -> None:
         """Run the call, and record how it ended."""
@@ -130,11 +132,11 @@ class Mover:
             self.recorder.refused(write, type(error).__name__)
             return
         if isinstance(told, str):
-            self.recorder.forked(write, told)
+            self.recorder.acked_fork(write, told)
         else:
-            self.recorder.moved(write, told)
+            self.recorder.acked_head(write, told)
 
-    def plan(self, operation: Verb, expect: Head | None, mark: str) -> Callable[[], None]:
+    def plan(self, operation: OperationName, expect: Head | None, mark: str) -> Callable[[], None]:
         """Begin an operation; return the function that finishes it."""
         heads = self.heads
         new = exchange(f"{self.name} {mark}")
@@ -164,7 +166,7 @@ class Mover:
         }
         return lambda: self.end(write, calls[operation])
 
-    def do(self, operation: Verb, mark: str, expect: Head | None = None) -> None:
+    def do(self, operation: OperationName, mark: str, expect: Head | None = None) -> None:
         """Run an operation at once."""
         self.plan(operation, expect, mark)()
 
@@ -185,7 +187,7 @@ def exchange(name: str) -> list[Message]:
 
 
 # The operation of each of the three in a round, and whether all expect the head they read.
-_ROUNDS: list[tuple[tuple[Verb, Verb, Verb], bool]] = [
+_ROUNDS: list[tuple[tuple[OperationName, OperationName, OperationName], bool]] = [
     (("append", "append", "append"), False),
     (("undo", "append", "append"), False),
     (("undo", "replace", "append"), True),
@@ -195,11 +197,11 @@ _ROUNDS: list[tuple[tuple[Verb, Verb, Verb], bool]] = [
     (("append", "replace", "replace"), True),
 ]
 
-_STEPS: list[Verb] = [
+_STEPS: list[OperationName] = [
     *("append", "append", "append", "undo", "undo", "redo", "redo", "clear", "redo"),
     *("fork", "append", "fork", "replace", "rewind"),
 ]
-_LATE: list[Verb] = ["undo", "rewind", "replace", "clear", "append", "fork"]
+_LATE: list[OperationName] = ["undo", "rewind", "replace", "clear", "append", "fork"]
 
 
 def run(heads: Heads, folder: Path) -> Verdict:

@@ -95,7 +95,7 @@ class NoFence(Patched):
     """It lets former holders of the turn write."""
 
     where = append_operation
-    name = "held_head"
+    name = "fenced_head"
 
     def broken(self) -> object:
         def find(tx: Transaction, session: int, turn: int) -> HeadRow:
@@ -160,7 +160,7 @@ class IgnoresExpect(Patched):
         healthy = append_operation.append
 
         def append(
-            session: int, batch: Sequence[codec.Encoded], *, expect: Head | None = None
+            session: int, batch: Sequence[codec.EncodedMessage], *, expect: Head | None = None
         ) -> Callable[[Transaction], Head]:
             return healthy(session, batch)
 
@@ -185,8 +185,8 @@ class DropsRepeats(Patched):
         healthy = append_operation.new_messages
 
         def fresh(
-            batch: Sequence[codec.Encoded], there: dict[str, tuple[int, bytes]]
-        ) -> list[codec.Encoded]:
+            batch: Sequence[codec.EncodedMessage], there: dict[str, tuple[int, bytes]]
+        ) -> list[codec.EncodedMessage]:
             new = [item for item in healthy(batch, there) if item.message.text not in seen]
             seen.update(item.message.text for item in new)
             return new

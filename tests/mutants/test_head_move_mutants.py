@@ -4,25 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.proof.checker import Kind
+from holdfast.proof.checker import ViolationKind
 from tests.mutants import head_move_stores
 from tests.mutants.head_move_workload import Heads, run
 from tests.store_urls import place
 
-MUTANTS: dict[type[Heads], Kind] = {
-    head_move_stores.ForgetsCompare: Kind.WRONG_MOVE,
-    head_move_stores.RefusesAndMoves: Kind.INVENTED,
-    head_move_stores.ReusesNumbers: Kind.DUPLICATE,
-    head_move_stores.RedoesTheFirst: Kind.WRONG_MOVE,
-    head_move_stores.UndoesOneMessage: Kind.WRONG_MOVE,
-    head_move_stores.LosesRacingAppend: Kind.LOST,
-    head_move_stores.CopiesHistories: Kind.DUPLICATE,
-    head_move_stores.DropsTheTail: Kind.LOST,
-    head_move_stores.ReplacesStaleHead: Kind.WRONG_MOVE,
-    head_move_stores.ForksStaleHead: Kind.WRONG_MOVE,
-    head_move_stores.ForgetsMoves: Kind.LOST,
-    head_move_stores.CachesHistories: Kind.STALE_READ,
-    head_move_stores.RenamesBranches: Kind.GAP,
+MUTANTS: dict[type[Heads], ViolationKind] = {
+    head_move_stores.ForgetsCompare: ViolationKind.WRONG_MOVE,
+    head_move_stores.RefusesAndMoves: ViolationKind.INVENTED,
+    head_move_stores.ReusesNumbers: ViolationKind.DUPLICATE,
+    head_move_stores.RedoesTheFirst: ViolationKind.WRONG_MOVE,
+    head_move_stores.UndoesOneMessage: ViolationKind.WRONG_MOVE,
+    head_move_stores.LosesRacingAppend: ViolationKind.LOST,
+    head_move_stores.CopiesHistories: ViolationKind.DUPLICATE,
+    head_move_stores.DropsTheTail: ViolationKind.LOST,
+    head_move_stores.ReplacesStaleHead: ViolationKind.WRONG_MOVE,
+    head_move_stores.ForksStaleHead: ViolationKind.WRONG_MOVE,
+    head_move_stores.ForgetsMoves: ViolationKind.LOST,
+    head_move_stores.CachesHistories: ViolationKind.STALE_READ,
+    head_move_stores.RenamesBranches: ViolationKind.GAP,
 }
 
 
@@ -38,7 +38,7 @@ _ON_A_SERVER = [
 @pytest.mark.parametrize(
     ("mutant", "kind"), MUTANTS.items(), ids=[mutant.__name__ for mutant in MUTANTS]
 )
-def test_a_mutant_is_caught(mutant: type[Heads], kind: Kind, tmp_path: Path) -> None:
+def test_a_mutant_is_caught(mutant: type[Heads], kind: ViolationKind, tmp_path: Path) -> None:
     """By the rule it breaks, in a run in which enough happened."""
     heads = mutant()
     try:

@@ -8,27 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.proof.checker import Kind
+from holdfast.proof.checker import ViolationKind
 from tests.mutants import stores
 from tests.mutants.workload import ROUNDS, WORKERS, Log, run, run_calmly
 from tests.store_urls import place
 
-MUTANTS: dict[type[Log], Kind] = {
-    stores.NoIdempotency: Kind.DUPLICATE,
-    stores.NoFence: Kind.ZOMBIE_WRITE,
-    stores.SkipsSeqs: Kind.GAP,
-    stores.SeqFromClock: Kind.GAP,
-    stores.SortsByTime: Kind.REORDER,
-    stores.TidiesBodies: Kind.MUTATED,
-    stores.LastWriteWins: Kind.MUTATED,
-    stores.IgnoresExpect: Kind.INVENTED,
-    stores.InventsMessages: Kind.INVENTED,
-    stores.DropsRepeats: Kind.LOST,
-    stores.LostUpdate: Kind.LOST,
-    stores.AcksFirst: Kind.LOST,
-    stores.ClearsFirst: Kind.STALE_READ,
-    stores.CachesReads: Kind.STALE_READ,
-    stores.TearsBatches: Kind.TORN,
+MUTANTS: dict[type[Log], ViolationKind] = {
+    stores.NoIdempotency: ViolationKind.DUPLICATE,
+    stores.NoFence: ViolationKind.ZOMBIE_WRITE,
+    stores.SkipsSeqs: ViolationKind.GAP,
+    stores.SeqFromClock: ViolationKind.GAP,
+    stores.SortsByTime: ViolationKind.REORDER,
+    stores.TidiesBodies: ViolationKind.MUTATED,
+    stores.LastWriteWins: ViolationKind.MUTATED,
+    stores.IgnoresExpect: ViolationKind.INVENTED,
+    stores.InventsMessages: ViolationKind.INVENTED,
+    stores.DropsRepeats: ViolationKind.LOST,
+    stores.LostUpdate: ViolationKind.LOST,
+    stores.AcksFirst: ViolationKind.LOST,
+    stores.ClearsFirst: ViolationKind.STALE_READ,
+    stores.CachesReads: ViolationKind.STALE_READ,
+    stores.TearsBatches: ViolationKind.TORN,
 }
 
 
@@ -43,7 +43,7 @@ _ON_A_SERVER = [
 @pytest.mark.parametrize(
     ("mutant", "kind"), MUTANTS.items(), ids=[mutant.__name__ for mutant in MUTANTS]
 )
-def test_a_mutant_is_caught(mutant: type[Log], kind: Kind, tmp_path: Path) -> None:
+def test_a_mutant_is_caught(mutant: type[Log], kind: ViolationKind, tmp_path: Path) -> None:
     """By the rule it breaks, in a run in which enough happened."""
     log = mutant()
     try:
@@ -71,7 +71,7 @@ def test_a_mutant_is_caught_on_a_server(mutant: type[Log], tmp_path: Path) -> No
 
 def test_every_kind_of_finding_has_a_mutant() -> None:
     """Every rule of the checker has a mutant; the branch rules have mutants of their own."""
-    assert set(MUTANTS.values()) == set(Kind) - {Kind.WRONG_MOVE}
+    assert set(MUTANTS.values()) == set(ViolationKind) - {ViolationKind.WRONG_MOVE}
 
 
 def test_a_healthy_store_passes(store_url: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.operations.positions import answered_calls, whole_length
+from holdfast.operations.positions import earlier_calls_answered, safe_cut_length
 from holdfast.values import Message, ToolCall, ToolResult
 
 
@@ -49,7 +49,7 @@ def _history(words: str) -> list[Message]:
 )
 def test_a_cut_moves_to_before_the_exchange(before: str, after: str, kept: int) -> None:
     """It moves to the nearest safe cut point before it, and no further."""
-    assert whole_length(_history(before), _history(after)) == kept
+    assert safe_cut_length(_history(before), _history(after)) == kept
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_a_cut_moves_to_before_the_exchange(before: str, after: str, kept: int) 
 )
 def test_an_answer_that_is_still_to_come_counts(before: str, awaited: str, kept: int) -> None:
     """Results of an open turn's calls: a fork would never get them."""
-    assert whole_length(_history(before), [], set(awaited)) == kept
+    assert safe_cut_length(_history(before), [], set(awaited)) == kept
 
 
 def test_answers_without_a_call_are_to_earlier_ones() -> None:
     """Calls that are answered in or after these messages, and made before them."""
-    assert answered_calls(_history("B a A C")) == {"b", "c"}
-    assert answered_calls(_history("B a - c"), {"a", "d"}) == {"b", "d"}
-    assert answered_calls([]) == set()
+    assert earlier_calls_answered(_history("B a A C")) == {"b", "c"}
+    assert earlier_calls_answered(_history("B a - c"), {"a", "d"}) == {"b", "d"}
+    assert earlier_calls_answered([]) == set()
 
 
 # ------------------------------------------------------------------------- all pairs, listed
@@ -113,7 +113,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 def test_the_nearest_cut_through_no_pair_is_found(history: list[Message], asked: int) -> None:
     """The last cut, at the given index or before it, that splits no pair."""
     asked = min(asked, len(history))
-    assert whole_length(history[:asked], history[asked:]) == _legal(history, asked)[-1]
+    assert safe_cut_length(history[:asked], history[asked:]) == _legal(history, asked)[-1]
 
 
 @given(st.lists(st.text("abAB-", min_size=1, max_size=2).map(_message), max_size=10), st.data())
@@ -122,5 +122,5 @@ def test_names_used_again_never_leave_a_call_without_its_result(
 ) -> None:
     """A result belongs to the newest call with its id, and both are cut off together."""
     asked = data.draw(st.integers(0, len(history)))
-    kept = whole_length(history[:asked], history[asked:])
+    kept = safe_cut_length(history[:asked], history[asked:])
     assert kept == _legal(history, asked)[-1]

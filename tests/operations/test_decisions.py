@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import codec, titles
-from holdfast.draft_parts import Delta, put_together, size
+from holdfast.draft_parts import Delta, delta_bytes, merge_deltas
 from holdfast.errors import HeadMoved, IdConflict
-from holdfast.operations.append import compare, new_messages
-from holdfast.operations.leases import may_take_over, settled
+from holdfast.operations.append import check_expected_head, new_messages
+from holdfast.operations.leases import final_outcome, may_take_over
 from holdfast.values import JSON, Head, Message, Text, Thinking, TitleBy, ToolCall, ToolOutcome
 from tests.model import strategies as some
 
@@ -51,8 +51,8 @@ def test_who_may_take_over(alive: bool | None, left: int, may: bool) -> None:
 )
 def test_no_call_stays_open(outcome: ToolOutcome, after: ToolOutcome) -> None:
     """Settling is idempotent."""
-    assert settled(outcome) == after
-    assert settled(after) == after
+    assert final_outcome(outcome) == after
+    assert final_outcome(after) == after
 
 
 # ----------------------------------------------------------------------------------------- titles
@@ -96,22 +96,22 @@ def test_who_may_give_a_title(current: TitleBy | None, by: TitleBy, may: bool) -
 )
 def test_the_preview(messages: list[Message], wanted: str | None) -> None:
     """The same whether the messages are appended at once or one by one."""
-    at_once = titles.preview(messages, 1, titles.Preview())
+    at_once = titles.update_preview(messages, 1, titles.Preview())
     one_by_one = titles.Preview()
     for seq, message in enumerate(messages, 1):
-        one_by_one = titles.preview([message], seq, one_by_one)
+        one_by_one = titles.update_preview([message], seq, one_by_one)
     assert at_once.text == wanted
     assert at_once == one_by_one
     if at_once.seq:
-        assert titles.fold(messages[at_once.seq - 1].text) == wanted
+        assert titles.shorten(messages[at_once.seq - 1].text) == wanted
 
 
 @given(some.texts | st.text(st.sampled_from(" \n\tab"), max_size=400))
 def test_folding(text: str) -> None:
     """White space becomes single spaces; 120 characters are kept; folding twice is folding once."""
-    folded = titles.fold(text)
+    folded = titles.shorten(text)
     assert folded == " ".join(text.split())[:120]
-    assert titles.fold(folded) == folded.rstrip()
+    assert titles.shorten(folded) == folded.rstrip()
 
 
 # ----------------------------------------------------------------------------------------- drafts
@@ -127,7 +127,7 @@ deltas = st.lists(
 @given(deltas)
 def test_putting_deltas_together_loses_nothing(said: list[Delta]) -> None:
     """All text, all reasoning, all calls, in order; neighbours are left only behind a signature."""
-    parts = put_together(said)
+    parts = merge_deltas(said)
     for kind in (Text, Thinking):
         assert "".join(p.text for p in parts if isinstance(p, kind)) == "".join(
             d.text for d in said if isinstance(d, kind)
@@ -155,13 +155,13 @@ def _begins(before: Delta, kind: type) -> bool:
 def test_it_does_not_matter_where_a_draft_was_cut(said: list[Delta], cut: int) -> None:
     """Chunks put together later are the reply put together at once."""
     chunks = [said[:cut], said[cut:]]
-    assert put_together(d for chunk in chunks for d in chunk) == put_together(said)
+    assert merge_deltas(d for chunk in chunks for d in chunk) == merge_deltas(said)
 
 
 def test_a_signature_ends_a_thought() -> None:
     """It is valid only for the reasoning it was made of; a provider refuses any other."""
     said = [Thinking("a"), Thinking("b", "s1"), Thinking("c", "s2"), Thinking("d")]
-    assert put_together(said) == (Thinking("ab", "s1"), Thinking("c", "s2"), Thinking("d"))
+    assert merge_deltas(said) == (Thinking("ab", "s1"), Thinking("c", "s2"), Thinking("d"))
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_a_signature_ends_a_thought() -> None:
 )
 def test_a_delta_is_not_smaller_than_it_is_said_to_be(delta: Delta, least: int) -> None:
     """The flush limit is one of bytes, in any language."""
-    assert size(delta) >= least
+    assert delta_bytes(delta) >= least
 
 
 # -------------------------------------------------------------------------------------- appending
 
 
-def _encoded(*messages: Message) -> list[codec.Encoded]:
+def _encoded(*messages: Message) -> list[codec.EncodedMessage]:
     return [codec.encode(message, _NOW) for message in messages]
 
 
@@ -211,14 +211,14 @@ def test_what_is_new_in_a_batch(pairs: list[tuple[str, str]], data: st.DataObjec
 @pytest.mark.parametrize("expect", [None, Head(1, 3)])
 def test_a_head_that_was_seen_lets_through(expect: Head | None) -> None:
     """So does no expectation."""
-    compare(expect, Head(1, 3))
+    check_expected_head(expect, Head(1, 3))
 
 
 @pytest.mark.parametrize("expect", [Head(1, 2), Head(1, 4), Head(2, 3), Head(0, 0)])
 def test_any_other_head_does_not(expect: Head) -> None:
     """The error names both."""
     with pytest.raises(HeadMoved) as refused:
-        compare(expect, Head(1, 3))
+        check_expected_head(expect, Head(1, 3))
     assert (refused.value.expected, refused.value.actual) == (expect, Head(1, 3))
 
 
@@ -237,4 +237,4 @@ def test_any_other_head_does_not(expect: Head) -> None:
 def test_what_is_the_same_body(one: dict[str, JSON], two: dict[str, JSON], same: bool) -> None:
     """Objects are unordered; numbers, strings and booleans are distinct."""
     bodies = [codec.encode(Message.user("a", metadata=m), _NOW).body for m in (one, two)]
-    assert codec.same_body(*bodies) is same
+    assert codec.is_same_body(*bodies) is same

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.operations.purge_rules import Line, needed
+from holdfast.operations.purge_rules import BranchNode, required_seqs
 
 Row = tuple[int, int]  # branch, seq
 
@@ -15,7 +15,7 @@ Row = tuple[int, int]  # branch, seq
 class Forest:
     """Branches of sessions that fork from one another, each history written out."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[BranchNode] = field(default_factory=list)
     histories: dict[int, list[Row]] = field(default_factory=dict)
 
     def add(self, session: int, origin: int | None, at: int, length: int) -> None:
@@ -23,7 +23,7 @@ class Forest:
         number = len(self.lines) + 1
         shared = self.histories[origin][:at] if origin is not None else []
         parent = shared[-1][0] if shared else None
-        self.lines.append(Line(number, session, parent, len(shared)))
+        self.lines.append(BranchNode(number, session, parent, len(shared)))
         own = [(number, seq) for seq in range(len(shared) + 1, len(shared) + 1 + length)]
         self.histories[number] = shared + own
 
@@ -51,7 +51,7 @@ def forests(draw: st.DrawFn) -> Forest:
 @given(forests(), st.sets(st.integers(1, 12)))
 def test_what_can_be_reached_stays_and_nothing_else(forest: Forest, purged: set[int]) -> None:
     """Each branch of a purged session stays up to the last message that another session shares."""
-    kept = needed(forest.lines, purged)
+    kept = required_seqs(forest.lines, purged)
     reached = forest.reachable(purged)
     for line in forest.lines:
         if line.session in purged:
@@ -62,7 +62,7 @@ def test_what_can_be_reached_stays_and_nothing_else(forest: Forest, purged: set[
 @given(forests(), st.sets(st.integers(1, 12)))
 def test_the_order_of_the_branches_does_not_matter(forest: Forest, purged: set[int]) -> None:
     """A database may return the branches in any order."""
-    assert needed(reversed(forest.lines), purged) == needed(forest.lines, purged)
+    assert required_seqs(reversed(forest.lines), purged) == required_seqs(forest.lines, purged)
 
 
 @given(forests(), st.permutations(range(1, 13)))
@@ -75,7 +75,7 @@ def test_rows_kept_for_forks_go_with_the_last_of_them(forest: Forest, order: lis
         after = forest.reachable(purged)
         assert after <= before
         before = after
-    kept = needed(forest.lines, purged)
+    kept = required_seqs(forest.lines, purged)
     assert {line.branch for line in forest.lines if line.branch in kept} == set()
 
 
@@ -93,12 +93,12 @@ def test_rows_kept_for_forks_go_with_the_last_of_them(forest: Forest, order: lis
 )
 def test_a_chain_of_forks(purged: set[int], kept: dict[int, int]) -> None:
     """A fork of a fork keeps both of its ancestors."""
-    chain = [Line(1, 1, None, 0), Line(2, 2, 1, 7), Line(3, 3, 2, 9)]
-    assert needed(chain, purged) == kept
+    chain = [BranchNode(1, 1, None, 0), BranchNode(2, 2, 1, 7), BranchNode(3, 3, 2, 9)]
+    assert required_seqs(chain, purged) == kept
 
 
 def test_a_branch_of_the_same_session_keeps_nothing_alive() -> None:
     """However often it was undone and redone, all branches of a session are erased at once."""
-    lines = [Line(1, 1, None, 0), Line(2, 1, 1, 3), Line(3, 1, 2, 4)]
-    assert needed(lines, {1}) == {}
-    assert needed([*lines, Line(4, 2, 3, 6)], {1}) == {3: 6, 2: 4, 1: 3}
+    lines = [BranchNode(1, 1, None, 0), BranchNode(2, 1, 1, 3), BranchNode(3, 1, 2, 4)]
+    assert required_seqs(lines, {1}) == {}
+    assert required_seqs([*lines, BranchNode(4, 2, 3, 6)], {1}) == {3: 6, 2: 4, 1: 3}

@@ -18,11 +18,11 @@ _NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("ref", "found"),
     [
-        ("@latest", refs.Given("latest")),
-        ("@latest:web", refs.Given("latest", "web")),
-        ("@latest:a:b", refs.Given("latest", "a:b")),
-        ("@latest: ", refs.Given("latest", " ")),
-        ("@pinned", refs.Given("pinned")),
+        ("@latest", refs.BuiltinRef("latest")),
+        ("@latest:web", refs.BuiltinRef("latest", "web")),
+        ("@latest:a:b", refs.BuiltinRef("latest", "a:b")),
+        ("@latest: ", refs.BuiltinRef("latest", " ")),
+        ("@pinned", refs.BuiltinRef("pinned")),
         ("@pinned:web", None),
         ("@latestx", None),
         ("@Latest", None),
@@ -31,34 +31,38 @@ _NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)
         ("latest", None),
     ],
 )
-def test_names_that_a_store_gives(ref: str, found: refs.Given | None) -> None:
+def test_names_that_a_store_gives(ref: str, found: refs.BuiltinRef | None) -> None:
     """Exactly these, and `is_builtin` agrees."""
-    assert refs.given(ref) == found
-    assert refs.is_given(ref) is (found is not None)
+    assert refs.parse_builtin(ref) == found
+    assert refs.is_builtin(ref) is (found is not None)
 
 
 @pytest.mark.parametrize("ref", ["", " ", "\n\t", "-", None, 5, b"x"])
 def test_what_cannot_name_a_session(ref: Any) -> None:  # noqa: ANN401 - anything may be passed
     """Empty or blank values, a lone dash, and what is not a text."""
     with pytest.raises(BadRef, match="an empty name"):
-        refs.check(ref)
+        refs.check_ref(ref)
 
 
 def test_a_scope_must_be_named() -> None:
     """An empty variable must not mean all scopes; shell completion offers no such key."""
     with pytest.raises(BadRef, match="the scope is missing"):
-        refs.given("@latest:")
-    assert refs.is_given("@latest:")
+        refs.parse_builtin("@latest:")
+    assert refs.is_builtin("@latest:")
 
 
 @given(st.text(), st.text())
 def test_a_title_is_like_itself_in_any_case(title: str, other: str) -> None:
     """Folding is idempotent, and ignores case."""
-    loose = titles.loose(title)
-    assert titles.loose(loose) == loose
-    assert (titles.loose(other) == loose) is (titles.loose(other) == titles.loose(title))
+    loose = titles.normalize_title(title)
+    assert titles.normalize_title(loose) == loose
+    assert (titles.normalize_title(other) == loose) is (
+        titles.normalize_title(other) == titles.normalize_title(title)
+    )
     if title.isascii():
-        assert titles.loose(title.upper()) == titles.loose(title.lower()) == loose
+        assert (
+            titles.normalize_title(title.upper()) == titles.normalize_title(title.lower()) == loose
+        )
 
 
 @pytest.mark.parametrize(
@@ -83,13 +87,13 @@ def test_a_title_is_like_itself_in_any_case(title: str, other: str) -> None:
 )
 def test_times(value: Any, bound: time_filter.Bound, found: datetime | None) -> None:  # noqa: ANN401
     """As in a search query; a day ends where the next one begins."""
-    assert time_filter.moment(value, bound, _NOW) == found
+    assert time_filter.parse_time(value, bound, _NOW) == found
 
 
 def test_days_are_those_of_the_place() -> None:
     """A date means the day in the time zone of `now`."""
     there = _NOW.astimezone(timezone(timedelta(hours=14)))
-    begin = time_filter.moment("2026-04-01", "since", there)
+    begin = time_filter.parse_time("2026-04-01", "since", there)
     assert begin == datetime(2026, 3, 31, 10, tzinfo=UTC)
 
 
@@ -99,6 +103,6 @@ def test_days_are_those_of_the_place() -> None:
 def test_what_is_no_time(value: Any) -> None:  # noqa: ANN401 - anything may be passed
     """The error shows examples of valid times."""
     with pytest.raises(BadQuery, match="since: expected a time such as 7d"):
-        time_filter.moment(value, "since", _NOW)
+        time_filter.parse_time(value, "since", _NOW)
     with pytest.raises(BadQuery, match="until: has no time zone"):
-        time_filter.moment(datetime(2026, 1, 1), "until", _NOW)  # noqa: DTZ001 - that is the point
+        time_filter.parse_time(datetime(2026, 1, 1), "until", _NOW)  # noqa: DTZ001 - that is the point

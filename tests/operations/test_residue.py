@@ -25,27 +25,27 @@ def body(message: Message) -> bytes:
 def test_pieces_are_what_is_stored(text: str, most: int) -> None:
     """For any text: quotes, newlines, letters of all scripts."""
     stored = body(Message.user(text))
-    found = residue.of_body(stored, most)
+    found = residue.body_fragments(stored, most)
     assert len(found) <= most
     assert len(set(found)) == len(found)
     for piece in found:
         assert piece in stored
-        assert residue.SHORTEST <= len(piece) <= residue.LENGTH
+        assert residue.MIN_FRAGMENT_BYTES <= len(piece) <= residue.FRAGMENT_BYTES
 
 
 def test_surrogates_are_looked_for_as_they_are_stored() -> None:
     """A body that is not valid UTF-8."""
     stored = body(Message.user("a text with \ud800 something that is none"))
-    [first, *_] = residue.of_body(stored, 4)
+    [first, *_] = residue.body_fragments(stored, 4)
     assert first in stored
 
 
 def test_a_long_text_is_covered() -> None:
     """Its beginning, its end, and what lies between."""
-    found = residue.of_body(body(Message.user(LONG)), 8)
+    found = residue.body_fragments(body(Message.user(LONG)), 8)
     places = sorted(LONG.encode().index(piece) for piece in found)
     assert places[0] == 0
-    assert places[-1] == len(LONG) - residue.LENGTH
+    assert places[-1] == len(LONG) - residue.FRAGMENT_BYTES
     assert max(b - a for a, b in pairwise(places)) < len(LONG) // 6
 
 
@@ -64,26 +64,26 @@ def test_a_long_text_is_covered() -> None:
 def test_all_that_a_message_says_is_looked_for(part: object) -> None:
     """Texts of every kind of part."""
     stored = body(Message(role="assistant", parts=(part,)))  # type: ignore[arg-type]
-    assert all(piece in LONG.encode() for piece in residue.of_body(stored, 4))
-    assert len(residue.of_body(stored, 4)) == 4
+    assert all(piece in LONG.encode() for piece in residue.body_fragments(stored, 4))
+    assert len(residue.body_fragments(stored, 4)) == 4
 
 
 def test_each_text_has_its_turn() -> None:
     """A short one is not crowded out by a long one."""
     message = Message.user([LONG, "the short and secret"], metadata={"x": "the hidden and secret"})
-    found = residue.of_body(body(message), 4)
+    found = residue.body_fragments(body(message), 4)
     assert {b"the short and secret", b"the hidden and secret"} <= set(found)
 
 
 @pytest.mark.parametrize("text", ["", "short", "a" * 500, " " * 50, "ababababababab" * 9])
 def test_what_is_nobodys_has_no_pieces(text: str) -> None:
     """Too short or repetitive; and the fields that every message has never count."""
-    assert residue.of_body(body(Message.user(text)), 9) == []
+    assert residue.body_fragments(body(Message.user(text)), 9) == []
 
 
 def test_a_body_that_cannot_be_read_is_taken_as_bytes() -> None:
     """Damaged messages can be erased, too."""
-    assert residue.of_body(b'{"role":"user", half of a message', 2)[0].startswith(b'{"role"')
+    assert residue.body_fragments(b'{"role":"user", half of a message', 2)[0].startswith(b'{"role"')
 
 
 def test_files_and_large_parts_are_named() -> None:
@@ -92,14 +92,17 @@ def test_files_and_large_parts_are_named() -> None:
         role="tool", parts=(ToolResult("c", (File(data=b"one"), Text("x"))), File(data=b"two"))
     )
     stored = codec.encode(Message.user([LONG * 200, File(data=b"three")]), NOW)
-    assert len(residue.hashes(stored.body)) == 2
-    assert residue.hashes(body(message)) == [codec.digest(b"one"), codec.digest(b"two")]
-    assert residue.hashes(b"nonsense") == []
+    assert len(residue.blob_hashes(stored.body)) == 2
+    assert residue.blob_hashes(body(message)) == [
+        codec.sha256_hex(b"one"),
+        codec.sha256_hex(b"two"),
+    ]
+    assert residue.blob_hashes(b"nonsense") == []
 
 
 @given(st.lists(st.binary(max_size=3)), st.integers(1, 9))
 def test_thinning(pieces: list[bytes], most: int) -> None:
     """At most the given number, each once, in order."""
-    found = residue.thinned(pieces, most)
+    found = residue.sample_evenly(pieces, most)
     assert len(found) == min(most, len(set(pieces)))
     assert found == [piece for piece in dict.fromkeys(pieces) if piece in found]

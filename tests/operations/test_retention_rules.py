@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadQuery
 from holdfast.operations.retention_rules import (
-    Candidate,
-    Rules,
-    Verdict,
+    RetentionCandidate,
+    RetentionRules,
+    RetentionVerdict,
+    age_in_words,
     decide,
-    duration,
-    rest,
-    said,
+    parse_duration,
+    remaining_bytes,
 )
 
 DAY = 86_400_000_000
@@ -33,10 +33,10 @@ def one(
     trashed: float | None = None,
     blocked: str | None = None,
     size: int = 0,
-) -> Candidate:
+) -> RetentionCandidate:
     """A session that was last written to `idle` days ago."""
     active = NOW - int(idle * DAY)
-    return Candidate(
+    return RetentionCandidate(
         id=id,
         parent=parent,
         scope=scope,
@@ -57,10 +57,10 @@ def rules(
     keep_last: int | None = None,
     max_bytes: int | None = None,
     scope: str | None = None,
-) -> Rules:
+) -> RetentionRules:
     """Rules, with times in days."""
     days = [None if t is None else int(t * DAY) for t in (older_than, idle, empty_trash)]
-    return Rules(
+    return RetentionRules(
         older_than=days[0],
         idle=days[1],
         empty_trash=days[2],
@@ -70,7 +70,7 @@ def rules(
     )
 
 
-CASES: dict[str, tuple[Rules, list[Candidate], str]] = {
+CASES: dict[str, tuple[RetentionRules, list[RetentionCandidate], str]] = {
     "no rule": (rules(), [one("a", idle=999), one("b", trashed=999)], ""),
     "idle": (rules(idle=5), [one("a", idle=5), one("b", idle=4.9)], "a"),
     "older, never written to since": (rules(older_than=5), [one("a", idle=5)], "a"),
@@ -166,7 +166,7 @@ CASES: dict[str, tuple[Rules, list[Candidate], str]] = {
 }
 
 
-def shown(verdicts: list[Verdict]) -> str:
+def shown(verdicts: list[RetentionVerdict]) -> str:
     """Lower case ids for trashed sessions, upper case for purged ones, in order."""
     return "".join(
         v.id.upper() if v.action == "purge" else v.id for v in verdicts if v.action is not None
@@ -231,7 +231,8 @@ RULES = st.builds(
 
 @given(SESSIONS, RULES)
 def test_what_holds_for_every_plan(
-    drawn: list[tuple[int, int, str | None, str | None, int | None, str | None, int]], asked: Rules
+    drawn: list[tuple[int, int, str | None, str | None, int | None, str | None, int]],
+    asked: RetentionRules,
 ) -> None:
     """No session goes that must stay, none before its forks; the size limit is met if it can be."""
     candidates = [
@@ -264,7 +265,7 @@ def test_what_holds_for_every_plan(
         forks = [c for c in candidates if c.parent == session.id and c.id not in gone]
         assert all(verdict.action == "trash" and c.trashed_at is not None for c in forks)
         gone.add(verdict.id)
-    if asked.max_bytes is not None and rest(candidates, found, None) > asked.max_bytes:
+    if asked.max_bytes is not None and remaining_bytes(candidates, found, None) > asked.max_bytes:
         left = [c for c in recent if c.id not in gone | kept and c.blocked is None]
         needed = {c.parent for c in recent if c.id not in gone}
         assert all(c.id in needed for c in left)
@@ -286,15 +287,15 @@ def test_what_holds_for_every_plan(
 )
 def test_durations(text: str | timedelta, expected: timedelta) -> None:
     """Texts as in a search query, and `timedelta`."""
-    assert duration(text, "idle") == expected // timedelta(microseconds=1)
-    assert duration(None, "idle") is None
+    assert parse_duration(text, "idle") == expected // timedelta(microseconds=1)
+    assert parse_duration(None, "idle") is None
 
 
 @pytest.mark.parametrize("text", ["", "d", "5", "5s", "-5d", "5 d", "5d ", "٣d", 5, timedelta(-1)])
 def test_durations_that_are_none(text: object) -> None:
     """They raise `BadQuery`, which names the field."""
     with pytest.raises(BadQuery, match="idle: expected"):
-        duration(text, "idle")  # type: ignore[arg-type]
+        parse_duration(text, "idle")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -310,4 +311,4 @@ def test_durations_that_are_none(text: object) -> None:
 )
 def test_times_are_said_in_words(micros: int, text: str) -> None:
     """Rounded down."""
-    assert said(micros) == text
+    assert age_in_words(micros) == text

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Session, Store
 from holdfast.session import number_of
-from holdfast.storage.protocol import Transaction, Verb
+from holdfast.storage.protocol import Operation, Transaction
 
 T = TypeVar("T")
 LONG = 30.0
@@ -22,7 +22,7 @@ _WAITING = (
 )
 
 
-def touch(session: Session) -> Verb[None]:
+def touch(session: Session) -> Operation[None]:
     """Return an operation that has taken an activity number when it returns."""
 
     def verb(tx: Transaction) -> None:
@@ -35,7 +35,7 @@ def touch(session: Session) -> Verb[None]:
 
 
 @contextmanager
-def under_way(store: Store, verb: Verb[object]) -> Iterator[Callable[[], None]]:
+def under_way(store: Store, verb: Operation[object]) -> Iterator[Callable[[], None]]:
     """Keep a transaction open after an operation, until the block ends or it is resumed."""
     done, commit = threading.Event(), threading.Event()
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Message, Session, Store
 from holdfast.session import number_of
-from holdfast.storage.protocol import HeadRow, Transaction, Verb
+from holdfast.storage.protocol import HeadRow, Operation, Transaction
 from holdfast.testing.conformance.fixtures import drain
 from tests.postgres.conftest import OpenStore
 
@@ -52,7 +52,7 @@ def _under_way(store: Store, session: Session, *, fails: bool = False) -> Iterat
         thread.join(_LONG)
 
 
-def _looking(session: Session) -> Verb[HeadRow | None]:
+def _looking(session: Session) -> Operation[HeadRow | None]:
     return lambda tx: tx.head(number_of(session))
 
 

@@ -15,11 +15,11 @@ import pytest
 import holdfast
 from holdfast import Message, Session, Store, codec
 from holdfast.clock import EPOCH
-from holdfast.draft_parts import Chunk, Opening
+from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import BadQuery, OutcomeUnknown, StoreUnavailable
 from holdfast.operations import append, turns
 from holdfast.session import number_of
-from holdfast.storage.protocol import Transaction, Verb
+from holdfast.storage.protocol import Operation, Transaction
 from holdfast.values import Head, Text
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pauses import LONG, await_waiting, in_a_thread, touch, under_way
@@ -38,7 +38,7 @@ def store(open_store: OpenStore, url: str) -> Store:
     return open_store(url=with_options(url, deadline=2 * LONG))
 
 
-def _append(session: Session, text: str) -> Verb[Head]:
+def _append(session: Session, text: str) -> Operation[Head]:
     """Return the operation that appends a message; its id is its text."""
     item = codec.encode(Message.user(text, id=text), EPOCH)
     return append.append(number_of(session), [item])
@@ -66,7 +66,7 @@ def _gathering(store: Store) -> Iterator[None]:
         first.result()
 
 
-def _refusing(*verbs: Verb[object]) -> Verb[None]:
+def _refusing(*verbs: Operation[object]) -> Operation[None]:
     def verb(tx: Transaction) -> None:
         for each in verbs:
             each(tx)
@@ -75,15 +75,15 @@ def _refusing(*verbs: Verb[object]) -> Verb[None]:
     return verb
 
 
-def _flush(session: Session, text: str) -> Verb[bool]:
+def _flush(session: Session, text: str) -> Operation[bool]:
     """Return the operation that stores the beginning of a reply; its id is its text."""
-    chunks = [(1, Chunk((Text(text),)))]
-    return turns.flush_draft(number_of(session), 1, Opening(text, None, 1), chunks)
+    chunks = [(1, DraftChunk((Text(text),)))]
+    return turns.flush_draft(number_of(session), 1, DraftOpening(text, None, 1), chunks)
 
 
 @pytest.mark.parametrize("write", [_append, _flush])
 def test_a_verb_that_refuses_behind_a_write_leaves_nothing_of_it(
-    store: Store, write: Callable[[Session, str], Verb[object]]
+    store: Store, write: Callable[[Session, str], Operation[object]]
 ) -> None:
     """And costs those beside it nothing."""
     session = store.session("k")
@@ -208,7 +208,7 @@ def test_what_was_withdrawn_in_time_is_not_stored(store: Store) -> None:
     session = store.session("k")
     with _gathering(store):
         pending = [store.backend.submit(_append(session, text)) for text in "abc"]
-        assert pending[1].give_up()
+        assert pending[1].withdraw()
     with pytest.raises(StoreUnavailable, match="withdrawn"):
         pending[1].result()
     assert [pending[place].result().seq for place in (0, 2)] == [1, 2]

@@ -20,11 +20,11 @@ import holdfast
 from holdfast import Goal, Head, Message, Session
 from holdfast.aio import AsyncStore
 from holdfast.errors import OutcomeUnknown, TurnLost
-from holdfast.storage.postgres.connection import Link
-from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.transaction import PostgresTransaction
 from holdfast.storage.protocol import MessageRow
-from holdfast.url import parse
+from holdfast.url import parse_url
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pauses import LONG, Pauses, in_a_thread
 from tests.postgres.proxy import Proxy
@@ -225,16 +225,16 @@ def test_a_refusal_behind_a_doubt_is_no_answer(own: OwnServer) -> None:
 
 def test_only_who_served_a_lost_link_is_ended(url: str) -> None:
     """Its pid may have been reused since."""
-    where = target(parse(url, {}), "process")
-    one, other = Link(where), Link(where)
-    process, since, _ = other.birth
+    where = parse_conninfo(parse_url(url, {}), "process")
+    one, other = Connection(where), Connection(where)
+    process, since, _ = other.backend_id
     assert isinstance(since, datetime)
     before = since - timedelta(seconds=1)
-    assert one.ask("terminate_backend", (process, before)).fetchall() == []
-    assert other.ask("version").fetchone() is not None
-    assert one.ask("terminate_backend", (process, since)).fetchall() == [(True,)]
+    assert one.execute("terminate_backend", (process, before)).fetchall() == []
+    assert other.execute("version").fetchone() is not None
+    assert one.execute("terminate_backend", (process, since)).fetchall() == [(True,)]
     with pytest.raises(psycopg.OperationalError):
-        other.ask("version").fetchone()
+        other.execute("version").fetchone()
     one.close()
     other.close()
 

@@ -13,11 +13,11 @@ import pytest
 from holdfast import Message, Session, Store, Usage
 from holdfast.errors import StorageError
 from holdfast.session import number_of
-from holdfast.storage.postgres.connection import Link
-from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.protocol import Snapshot, Transaction, UsageRow
-from holdfast.storage.registry import empty_place
-from holdfast.url import parse
+from holdfast.storage.registry import missing_store
+from holdfast.url import parse_url
 from tests.postgres.conftest import OpenStore
 from tests.postgres.pauses import LONG, in_a_thread
 from tests.store_urls import with_options
@@ -182,16 +182,16 @@ def test_looking_for_a_store_leaves_no_connection(
 ) -> None:
     """Whether there is one or not."""
     for schema in ("holdfast", "elsewhere"):
-        where = parse(with_options(url, schema=schema, application_name="counted"), {})
-        assert (empty_place(where) is None) == (schema == "holdfast")
+        where = parse_url(with_options(url, schema=schema, application_name="counted"), {})
+        assert (missing_store(where) is None) == (schema == "holdfast")
     _await_none(postgres_admin)
 
 
 def test_a_large_question_and_a_large_answer_do_not_wait_for_each_other(url: str) -> None:
     """They take one round trip: the server reads no more until its output is read."""
-    link = Link(target(parse(url, {}), "process"))
-    long = link.ask_text("SELECT repeat('x', 4000000)")
-    length = link.ask_text("SELECT octet_length($1::bytea)", (b"y" * 1_900_000,))
+    link = Connection(parse_conninfo(parse_url(url, {}), "process"))
+    long = link.execute_sql("SELECT repeat('x', 4000000)")
+    length = link.execute_sql("SELECT octet_length($1::bytea)", (b"y" * 1_900_000,))
     assert length.fetchall() == [(1_900_000,)]
     assert long.fetchall() == [("x" * 4_000_000,)]
     link.close()

@@ -15,7 +15,7 @@ from psycopg.pq.abc import PGresult
 import holdfast
 from bench import material
 from holdfast import AsyncStore, Message, Session, Store
-from holdfast.storage.postgres.connection import Answer, Link
+from holdfast.storage.postgres.connection import Connection, PendingResult
 from holdfast.storage.postgres.statements import SQL
 from tests.postgres.conftest import OpenStore
 
@@ -44,7 +44,7 @@ class Count:
         return list(self.statements), self.round_trips, self.rows
 
 
-def _is_news(answer: Answer) -> bool:
+def _is_news(answer: PendingResult) -> bool:
     """True if it only announces a commit: another thread sends that, and no write waits for it."""
     return answer.text == SQL["announce"]
 
@@ -52,25 +52,25 @@ def _is_news(answer: Answer) -> bool:
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> Count:
     found = Count()
-    send, sync, keep = Link._send, Link.sync, Link._keep  # noqa: SLF001 - what is counted here
+    send, sync, keep = Connection._send, Connection.sync, Connection._store_result  # noqa: SLF001 - what is counted here
 
-    def counting_send(link: Link, answer: Answer) -> None:
+    def counting_send(link: Connection, answer: PendingResult) -> None:
         if not _is_news(answer):
             found.statements.append(answer.text)
         send(link, answer)
 
-    def counting_sync(link: Link) -> None:
+    def counting_sync(link: Connection) -> None:
         asked = link._queue  # noqa: SLF001 - as above
         found.round_trips += any(not _is_news(answer) for answer in asked)
         sync(link)
 
-    def counting_rows(link: Link, answer: Answer, result: PGresult) -> None:
+    def counting_rows(link: Connection, answer: PendingResult, result: PGresult) -> None:
         found.rows += 0 if _is_news(answer) else result.ntuples
         keep(link, answer, result)
 
-    monkeypatch.setattr(Link, "_send", counting_send)
-    monkeypatch.setattr(Link, "sync", counting_sync)
-    monkeypatch.setattr(Link, "_keep", counting_rows)
+    monkeypatch.setattr(Connection, "_send", counting_send)
+    monkeypatch.setattr(Connection, "sync", counting_sync)
+    monkeypatch.setattr(Connection, "_store_result", counting_rows)
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store
-from holdfast.storage.postgres.watcher import Watcher
+from holdfast.storage.postgres.watcher import NotificationWatcher
 from holdfast.testing.conformance.fixtures import drain
 from tests.concurrency.children import Pipe
 from tests.postgres.conftest import WHOSE, OpenStore, StartChild, told
@@ -55,7 +55,7 @@ def test_a_write_that_began_before_anybody_listened_is_noticed(
 
 
 def _die_before_announcing(pipe: Pipe, url: str) -> None:
-    def die(_: Watcher, *, heard: bool = True) -> None:
+    def die(_: NotificationWatcher, *, heard: bool = True) -> None:
         assert heard  # The listener was known, and would have been notified.
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -63,7 +63,7 @@ def _die_before_announcing(pipe: Pipe, url: str) -> None:
         session = store.session("k")
         pipe.say("ready")
         pipe.hear()
-        pytest.MonkeyPatch().setattr(Watcher, "announce", die)
+        pytest.MonkeyPatch().setattr(NotificationWatcher, "announce", die)
         session.append(Message.user("the last words"))
 
 
@@ -92,7 +92,7 @@ def test_what_was_written_while_a_listener_was_cut_off_is_noticed(
     writer = open_store()
     session = writer.session("k")
     _once_it_is_quiet(reader)
-    door = WHOSE.lock ^ 1
+    door = WHOSE.write_lock ^ 1
     with psycopg.connect(url, autocommit=True) as keeper:
         # It stands before the listener that comes back, and so keeps that out.
         locked = in_a_thread(lambda: keeper.execute("SELECT pg_advisory_lock(%s)", (door,)))

@@ -12,11 +12,11 @@ from holdfast.errors import SchemaTooNew, StoreUnavailable, UnknownBackend
 from holdfast.session import number_of
 from holdfast.storage.postgres import migrations, server_checks
 from holdfast.storage.postgres.backend import PostgresBackend
-from holdfast.storage.postgres.connection import Link
-from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.transaction import PostgresTransaction
 from holdfast.storage.protocol import Transaction
-from holdfast.url import parse
+from holdfast.url import parse_url
 from tests.postgres.conftest import OpenStore
 from tests.servers import OWNER, WORKER, Postgres, as_user
 from tests.store_urls import with_options
@@ -65,7 +65,7 @@ def test_a_newer_format_is_refused_untouched(schema: str) -> None:
     """Before anything is written: two versions of the program at once are safe."""
     holdfast.open(schema).close()
     newer = {**migrations.load(), _NEXT: "CREATE TABLE news (n integer);"}
-    PostgresBackend(parse(schema, {}), steps=newer).close()
+    PostgresBackend(parse_url(schema, {}), steps=newer).close()
     with pytest.raises(SchemaTooNew, match=f"format {_NEXT}"):
         holdfast.open(schema)
     with pytest.raises(SchemaTooNew):
@@ -78,7 +78,7 @@ def test_a_store_whose_tables_were_changed_is_left_alone(schema: str) -> None:
     with holdfast.open(schema) as store:
         session = store.session("k")
         session.append(holdfast.Message.user("before"))
-        later = PostgresBackend(parse(schema, {}), steps=newer)
+        later = PostgresBackend(parse_url(schema, {}), steps=newer)
         for write in (
             lambda: session.append(holdfast.Message.user("behind")),
             store.create,
@@ -106,13 +106,13 @@ def test_nobody_writes_while_the_tables_are_changed(schema: str) -> None:
             assert head is not None
             begun.set()
             never.wait(0.4)  # time enough to change the tables, without the lock
-            seen.append(tx._statements.ask_text("SELECT to_regclass('news')", ()).fetchone())  # noqa: SLF001 - what it would meet
+            seen.append(tx._statements.execute_sql("SELECT to_regclass('news')", ()).fetchone())  # noqa: SLF001 - what it would meet
             tx.put_head(head)
 
         writer = threading.Thread(target=lambda: store.backend.write(verb))
         writer.start()
         assert begun.wait(30)
-        PostgresBackend(parse(schema, {}), steps=newer).close()
+        PostgresBackend(parse_url(schema, {}), steps=newer).close()
         writer.join(30)
         assert seen == [(None,)]
         with pytest.raises(SchemaTooNew):
@@ -129,7 +129,7 @@ def test_a_step_that_fails_leaves_the_store_as_it_was(schema: str) -> None:
         _NEXT + 1: "SELECT nonsense;",
     }
     with pytest.raises(holdfast.HoldfastError, match="brought up to date"):
-        PostgresBackend(parse(schema, {}), steps=bad)
+        PostgresBackend(parse_url(schema, {}), steps=bad)
     with holdfast.open(schema) as store:
         assert [m.text for m in store.session("k").messages()] == ["a"]
 
@@ -150,8 +150,8 @@ def test_a_superuser_is_reported(postgres_database: str) -> None:
     assert not checks["role"].ok
 
 
-_SOUND = server_checks.Server(
-    160000, "16.0", "on", "on", "on", standby=False, bypasses=False, role="r"
+_SOUND = server_checks.ServerInfo(
+    160000, "16.0", "on", "on", "on", is_standby=False, bypasses_rls=False, role="r"
 )
 
 
@@ -168,23 +168,23 @@ def test_a_server_that_would_break_the_promise_is_refused(
     changes: dict[str, object], said: str
 ) -> None:
     """With what to do; one that is sound is not."""
-    where = target(parse("postgresql://h/d", {}), "power")
-    server_checks.refuse_unfit(_SOUND, where, readonly=False)
-    unfit = server_checks.Server(
+    where = parse_conninfo(parse_url("postgresql://h/d", {}), "power")
+    server_checks.require_supported(_SOUND, where, readonly=False)
+    unfit = server_checks.ServerInfo(
         **{**{f: getattr(_SOUND, f) for f in _SOUND.__struct_fields__}, **changes}
     )
     with pytest.raises(StoreUnavailable, match=said):
-        server_checks.refuse_unfit(unfit, where, readonly=False)
+        server_checks.require_supported(unfit, where, readonly=False)
 
 
 def test_settings_of_a_url(postgres_url: str) -> None:
     """Ours are taken, the driver's go on, and a password is never shown."""
     url = "postgresql://me:secret@h:1/d?lease=5&deadline=2&pool=3&schema=x&sslmode=disable"
-    found = target(parse(url, {}), "power")
+    found = parse_conninfo(parse_url(url, {}), "power")
     assert (found.schema, found.pool, found.deadline, found.answer) == ("x", 3, 2.0, 1.0)
     assert found.url == "postgresql://me:secret@h:1/d?sslmode=disable"
-    assert found.shown == "postgresql://me@h:1/d?sslmode=disable"
-    assert "statement_timeout=60000" in found.arguments()["options"]
+    assert found.redacted_url == "postgresql://me@h:1/d?sslmode=disable"
+    assert "statement_timeout=60000" in found.driver_arguments()["options"]
 
 
 @pytest.mark.parametrize(
@@ -212,11 +212,11 @@ def test_nobody_listens_there() -> None:
 
 def test_settings_that_did_not_arrive_are_noticed(url: str) -> None:
     """A pooler in between may drop the settings of a connection: then no commit waits."""
-    asked = target(parse(url, {}), "power")
-    link = Link(asked)
-    found = server_checks.look(link)
+    asked = parse_conninfo(parse_url(url, {}), "power")
+    link = Connection(asked)
+    found = server_checks.read_server_info(link)
     link.close()
-    server_checks.refuse_unfit(found, asked, readonly=False)
+    server_checks.require_supported(found, asked, readonly=False)
     dropped = msgspec.structs.replace(found, synchronous_commit="off")
     with pytest.raises(StoreUnavailable, match="synchronous_commit = off"):
-        server_checks.refuse_unfit(dropped, asked, readonly=False)
+        server_checks.require_supported(dropped, asked, readonly=False)

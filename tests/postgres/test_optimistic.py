@@ -27,8 +27,8 @@ from holdfast.errors import (
 from holdfast.operations.queue import enqueue
 from holdfast.session import number_of
 from holdfast.storage.postgres import connection, head_cache
-from holdfast.storage.postgres.head_cache import Standing, Standings
-from holdfast.storage.postgres.optimistic import SupposingTransaction
+from holdfast.storage.postgres.head_cache import CachedHead, HeadCache
+from holdfast.storage.postgres.optimistic import OptimisticTransaction
 from holdfast.storage.protocol import HeadRow, MessageRow
 from holdfast.values import Usage
 from tests.postgres.conftest import OpenStore, through
@@ -50,18 +50,18 @@ class Optimism:
 @pytest.fixture
 def optimistic(monkeypatch: pytest.MonkeyPatch) -> Optimism:
     found = Optimism()
-    suppose, mistrust = SupposingTransaction.suppose, Standings.mistrust
+    suppose, mistrust = OptimisticTransaction.assume_head, HeadCache.invalidate
 
-    def making(tx: SupposingTransaction, known: Standing, ids: tuple[str, ...]) -> None:
+    def making(tx: OptimisticTransaction, known: CachedHead, ids: tuple[str, ...]) -> None:
         found.made += 1
         suppose(tx, known, ids)
 
-    def mistrusting(standings: Standings, known: Standing) -> None:
+    def mistrusting(standings: HeadCache, known: CachedHead) -> None:
         found.wrong += 1
         mistrust(standings, known)
 
-    monkeypatch.setattr(SupposingTransaction, "suppose", making)
-    monkeypatch.setattr(Standings, "mistrust", mistrusting)
+    monkeypatch.setattr(OptimisticTransaction, "assume_head", making)
+    monkeypatch.setattr(HeadCache, "invalidate", mistrusting)
     return found
 
 
@@ -212,13 +212,13 @@ def test_the_time_is_the_servers(
     here: Session, optimistic: Optimism, monkeypatch: pytest.MonkeyPatch, off: int
 ) -> None:
     """As after a step of its clock, or the sleep of this machine."""
-    note = Standings.note
+    note = HeadCache.record_commit
 
-    def late(self: Standings, before: HeadRow, after: HeadRow, *rest: Any) -> None:  # noqa: ANN401
+    def late(self: HeadCache, before: HeadRow, after: HeadRow, *rest: Any) -> None:  # noqa: ANN401
         added, (server_micros, received), used = rest
         note(self, before, after, added, (server_micros + off, received), used)
 
-    monkeypatch.setattr(Standings, "note", late)
+    monkeypatch.setattr(HeadCache, "record_commit", late)
     before = here.info().updated_at
     for _ in range(6):
         here.append(Message.user("5"))
@@ -488,7 +488,7 @@ def test_nothing_is_sent_while_it_is_withheld(open_store: OpenStore) -> None:
     backend = store.backend
     with backend._lent(1) as lent:  # type: ignore[attr-defined]  # noqa: SLF001 - the link itself
         before = lent.journeys
-        with pytest.raises(connection.Withheld), lent.withheld():
+        with pytest.raises(connection.ReadNotAllowed), lent.withheld():
             lent.ask("server").fetchone()
         assert lent.idle
         lent._withheld = True  # noqa: SLF001 - as an interrupt between two lines may leave it
@@ -513,11 +513,11 @@ def _rows(first: int, last: int, size: int = 1) -> list[MessageRow]:
     return [MessageRow(seq, str(seq), None, 0, b"x" * size) for seq in range(first, last + 1)]
 
 
-def _noted(*steps: tuple[HeadRow, HeadRow, list[MessageRow]]) -> Standing | None:
-    standings = Standings()
+def _noted(*steps: tuple[HeadRow, HeadRow, list[MessageRow]]) -> CachedHead | None:
+    standings = HeadCache()
     for found, left, added in steps:
-        standings.note(found, left, added, None)
-    return standings.suppose(1, 0)
+        standings.record_commit(found, left, added, None)
+    return standings.checkout(1, 0)
 
 
 def test_trust_is_earned() -> None:
@@ -528,8 +528,8 @@ def test_trust_is_earned() -> None:
     assert known is not None
     assert known.head == heads[3]
     assert [row.seq for row in known.tail] == [1, 2, 3]
-    assert known.reaches(3)
-    assert known.reaches(8)  # there are no others
+    assert known.covers(3)
+    assert known.covers(8)  # there are no others
     assert _noted(*steps[:2], *steps[3:4]) is None
     assert _noted(*steps[:2], *steps[3:5]) is None
 
@@ -540,7 +540,7 @@ def test_a_tail_is_of_one_branch_and_has_no_gaps() -> None:
     known = _noted(*steps)
     assert known is not None
     assert [row.seq for row in known.tail] == list(range(3, 11))
-    assert not known.reaches(9)
+    assert not known.covers(9)
     gap = _noted(*steps, (heads[10], heads[12], _rows(12, 12)))
     assert gap is not None
     assert [row.seq for row in gap.tail] == [12]
@@ -558,63 +558,63 @@ def test_a_tail_is_of_one_branch_and_has_no_gaps() -> None:
 
 def test_a_checked_out_head_is_exclusive() -> None:
     """Other threads read the head; so does an append that needs more messages than are cached."""
-    standings = Standings()
+    standings = HeadCache()
     for seq in range(20, 24):
-        standings.note(_head(1, seq), _head(1, seq + 1), _rows(seq + 1, seq + 1), None)
-    assert standings.suppose(1, 5) is None
-    known = standings.suppose(1, 4)
+        standings.record_commit(_head(1, seq), _head(1, seq + 1), _rows(seq + 1, seq + 1), None)
+    assert standings.checkout(1, 5) is None
+    known = standings.checkout(1, 4)
     assert known is not None
-    assert standings.suppose(1, 0) is None
-    standings.keep(known)
-    assert standings.suppose(1, 4) == known
+    assert standings.checkout(1, 0) is None
+    standings.release(known)
+    assert standings.checkout(1, 4) == known
 
 
 def test_who_was_deceived_is_slower_to_believe() -> None:
     """Each miss doubles the confirmations required, up to a bound; each hit takes one off."""
-    standings = Standings()
+    standings = HeadCache()
     seq = 0
 
     def writes_until_checkout() -> int:
         nonlocal seq
         for looks in range(200):
-            known = standings.suppose(1, 0)
+            known = standings.checkout(1, 0)
             if known is not None:
-                standings.keep(known)
+                standings.release(known)
                 return looks
-            standings.note(_head(1, seq), _head(1, seq + 1), [], None)
+            standings.record_commit(_head(1, seq), _head(1, seq + 1), [], None)
             seq += 1
         return 200
 
     taken = []
     for _ in range(8):
         taken.append(writes_until_checkout())
-        known = standings.suppose(1, 0)
+        known = standings.checkout(1, 0)
         assert known is not None
-        standings.mistrust(known)
+        standings.invalidate(known)
         seq += 1  # Another worker wrote.
     assert taken == [3, 5, 9, 17, 33, 65, 65, 65]
     writes_until_checkout()
     for _ in range(70):
-        known = standings.suppose(1, 0)
+        known = standings.checkout(1, 0)
         assert known is not None
-        standings.note(known.head, _head(1, seq + 1), [], None, known)
+        standings.record_commit(known.head, _head(1, seq + 1), [], None, known)
         seq += 1
-    known = standings.suppose(1, 0)
+    known = standings.checkout(1, 0)
     assert known is not None
-    standings.mistrust(known)
+    standings.invalidate(known)
     seq += 1
     assert writes_until_checkout() == 5
 
 
 def test_few_sessions_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_cache, "_MOST", 3)
-    standings = Standings()
+    monkeypatch.setattr(head_cache, "_MAX_SESSIONS", 3)
+    standings = HeadCache()
     for seq in range(4):
         for session in (1, 2, 3):
-            standings.note(_head(session, seq), _head(session, seq + 1), [], None)
-    standings.note(_head(1, 4), _head(1, 5), [], None)
-    standings.note(_head(4, 0), _head(4, 1), [], None)
-    known = [session for session in (1, 2, 3, 4) if standings.suppose(session, 0)]
+            standings.record_commit(_head(session, seq), _head(session, seq + 1), [], None)
+    standings.record_commit(_head(1, 4), _head(1, 5), [], None)
+    standings.record_commit(_head(4, 0), _head(4, 1), [], None)
+    known = [session for session in (1, 2, 3, 4) if standings.checkout(session, 0)]
     assert known == [1, 3]
     standings.clear()
-    assert standings.suppose(1, 0) is None
+    assert standings.checkout(1, 0) is None

@@ -21,12 +21,12 @@ import pytest
 from psycopg import sql
 
 from holdfast.storage.postgres import search_snapshot
-from holdfast.storage.postgres.ancestry_cache import Paths
-from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.ancestry_cache import AncestryCache
+from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.snapshot import PostgresSnapshot, Tenant
 from holdfast.storage.postgres.statements import SQL
-from holdfast.storage.protocol import Listing
-from holdfast.url import parse
+from holdfast.storage.protocol import SessionFilter
+from holdfast.url import parse_url
 from tests.servers import WORKER, Postgres, as_user
 
 _SESSIONS, _MESSAGES = 5_000, 40_000
@@ -340,10 +340,10 @@ class _Recorder:
     def __init__(self) -> None:
         self.asked: list[Asked] = []
 
-    def ask(self, name: str, values: Sequence[object] = ()) -> "_Recorder":
-        return self.ask_text(SQL[name], values)
+    def execute(self, name: str, values: Sequence[object] = ()) -> "_Recorder":
+        return self.execute_sql(SQL[name], values)
 
-    def ask_text(self, text: str, values: Sequence[object]) -> "_Recorder":
+    def execute_sql(self, text: str, values: Sequence[object]) -> "_Recorder":
         self.asked.append((text, tuple(values[1:])))
         return self
 
@@ -362,8 +362,8 @@ def _lists(filters: Sequence[dict[str, Any]]) -> dict[str, Asked]:
     found = {}
     for wanted in ({}, *filters, *({**one, **two} for one, two in combinations(filters, 2))):
         recorder = _Recorder()
-        snapshot = PostgresSnapshot(recorder, _LARGE, None, Paths())
-        snapshot.list_sessions(Listing(**wanted), before=None, limit=_PAGE)
+        snapshot = PostgresSnapshot(recorder, _LARGE, None, AncestryCache())
+        snapshot.list_sessions(SessionFilter(**wanted), before=None, limit=_PAGE)
         found[f"list {wanted}"] = recorder.asked[0]
     return found
 
@@ -392,12 +392,12 @@ class _Worker:
     """A connection as the store has them; it keeps its plans."""
 
     def __init__(self, url: str, *, searches: bool = False) -> None:
-        place = target(parse(url, {}), "process")
+        place = parse_conninfo(parse_url(url, {}), "process")
         self.connection = psycopg.connect(
             place.url,
             autocommit=True,
             cursor_factory=psycopg.ClientCursor,
-            **place.arguments(),  # type: ignore[arg-type]
+            **place.driver_arguments(),  # type: ignore[arg-type]
         )
         if searches:
             psycopg.RawCursor(self.connection).execute(search_snapshot.SQL["settings"], ("1000ms",))

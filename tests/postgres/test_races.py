@@ -20,7 +20,7 @@ from holdfast.clock import EPOCH
 from holdfast.errors import Diverged, StorageError
 from holdfast.operations import append, head_moves, session_import, sessions, turns
 from holdfast.session import number_of
-from holdfast.storage.protocol import Transaction, Verb
+from holdfast.storage.protocol import Operation, Transaction
 from holdfast.values import Head, Plan
 from tests.postgres.conftest import OpenStore
 from tests.store_urls import with_options
@@ -39,7 +39,7 @@ class Meeting:
     def of(
         self,
         store: Store,
-        verb: Verb[T],
+        verb: Operation[T],
         other: Callable[[], U],
         while_it_waits: Callable[[], object] | None = None,
         *,
@@ -109,7 +109,7 @@ def _texts(session: Session) -> list[str]:
 # -------------------------------------------------------------------------------------- movements
 
 
-def _movements(session: Session) -> dict[str, tuple[Verb[Head], list[str]]]:
+def _movements(session: Session) -> dict[str, tuple[Operation[Head], list[str]]]:
     """Every movement, with the history behind it."""
     n, mark = number_of(session), "once"
     first, *_ = session.messages()
@@ -215,7 +215,7 @@ def test_whoever_orders_sessions_holds_them_in_one_order(
         mine,
         append.append(number_of(low), [codec.encode(Message.user("a"), EPOCH)]),
         lambda: yours.backend.write(
-            session_import.in_order(enumerate(map(number_of, (high, low))))
+            session_import.restore_list_order(enumerate(map(number_of, (high, low))))
         ),
         while_it_waits=lambda: hasty.append(Message.user("b")),
     )
@@ -337,7 +337,7 @@ def test_a_fork_that_is_being_made_keeps_what_it_shares(
     """An erasure waits for all writes under way: one of them may need what is erased."""
     mine, yours = two
     parent = _talk(mine)
-    who = sessions.identity(id="f" * 16)
+    who = sessions.make_identity(id="f" * 16)
     origin = sessions.Origin(parent=number_of(parent), relation="fork", at=None, expect=None)
     fork, report = meeting.of(
         mine, sessions.create(who, origin=origin), lambda: yours.purge(parent.id)
@@ -355,7 +355,7 @@ def test_a_file_that_is_about_to_be_needed_again_stays(
 
     By a plan, and without one, as it is done after some plans that did not hold.
     """
-    monkeypatch.setattr(erasure, "_ATTEMPTS", attempts)
+    monkeypatch.setattr(erasure, "_MAX_ATTEMPTS", attempts)
     mine, yours = two
     old, new = mine.session("old"), mine.session("new")
     old.append(Message(role="user", parts=(File(name="a", data=b"x" * 1000),)))

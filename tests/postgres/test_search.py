@@ -16,15 +16,15 @@ import pytest
 import holdfast
 from holdfast import Message, Store, Text, Thinking, ToolCall
 from holdfast.search import tsquery, tsvector
-from holdfast.search.protocol import Bounds, Hindered, Lost
+from holdfast.search.protocol import Bounds, IndexInvalid, IndexUnavailable
 from holdfast.search.query import parse
-from holdfast.search.tsvector import IndexTable, TablePlace
-from holdfast.storage.postgres.connection import Link
-from holdfast.storage.postgres.conninfo import target
-from holdfast.storage.postgres.search_tables import PostgresTables
+from holdfast.search.tsvector import IndexTable, IndexTableLocation
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import parse_conninfo
+from holdfast.storage.postgres.search_tables import PostgresIndexTables
 from holdfast.storage.postgres.snapshot import Tenant
-from holdfast.storage.protocol import Transaction, Verb
-from holdfast.url import parse as parse_url
+from holdfast.storage.protocol import Operation, Transaction
+from holdfast.url import parse_url
 from tests.cli.nursery import Nursery
 from tests.cli.shell import Shell
 from tests.search.corpora import NOW, QUERIES, live, message
@@ -89,14 +89,14 @@ def _must_go_on(store: Store) -> None:
 
 
 def _index(url: str, tenant: str = "default") -> IndexTable:
-    found = TablePlace(_tables(url, tenant)).open()
+    found = IndexTableLocation(_tables(url, tenant)).open()
     assert found is not None
     return found
 
 
-def _tables(url: str, tenant: str = "default") -> PostgresTables:
-    where = target(parse_url(url, {}), "process")
-    return PostgresTables(where, Tenant(tenant, where.schema))
+def _tables(url: str, tenant: str = "default") -> PostgresIndexTables:
+    where = parse_conninfo(parse_url(url, {}), "process")
+    return PostgresIndexTables(where, Tenant(tenant, where.schema))
 
 
 # ------------------------------------------------------------------------------- it is used
@@ -104,7 +104,7 @@ def _tables(url: str, tenant: str = "default") -> PostgresTables:
 
 def test_the_index_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is looked through that the index has."""
-    monkeypatch.setattr("holdfast.search.scan.entries", None)
+    monkeypatch.setattr("holdfast.search.scan.find_in_segment", None)
     _must_find(store)
 
 
@@ -120,13 +120,13 @@ def test_a_rare_word_reads_few_rows(store: Store, url: str, admin: psycopg.Conne
     index = _index(url)
     asked: list[tuple[str, list[object]]] = []
     with index.reading():
-        real = index._link.rows  # noqa: SLF001 - to hear what is asked
-        index._link.rows = lambda text, values=(): (  # type: ignore[method-assign]  # noqa: SLF001
+        real = index._connection.rows  # noqa: SLF001 - to hear what is asked
+        index._connection.rows = lambda text, values=(): (  # type: ignore[method-assign]  # noqa: SLF001
             asked.append((text, list(values))) or real(text, values)  # type: ignore[func-returns-value]
         )
         query = parse("rareword", now=NOW)
         found = [entry for chunk in index.matching(query, Bounds(), thinking=False)
-                 for entry in chunk.entries]  # fmt: skip
+                 for entry in chunk.candidates]  # fmt: skip
         assert len(found) == 1
         text, values = asked[-1]
         plan = "\n".join(row[0] for row in real(f"EXPLAIN {text}", values))
@@ -203,7 +203,7 @@ def test_messages_with_more_words_than_a_vector_holds(store: Store, url: str) ->
     with index.reading():
         query = parse("again", now=NOW)
         chunks = index.matching(query, Bounds(), thinking=False)
-        assert [chunk.frequencies(entry[5]) for chunk in chunks for entry in chunk.entries] == [
+        assert [chunk.frequencies(entry[5]) for chunk in chunks for entry in chunk.candidates] == [
             (40_000,)
         ]
     index.close()
@@ -227,16 +227,16 @@ def test_the_same_hits_however_they_are_looked_for(
         expected = _all_hits(store)
         _spread(admin)
         assert _all_hits(store) == expected
-        monkeypatch.setattr(tsvector, "_ONE_BY_ONE", 0)
+        monkeypatch.setattr(tsvector, "_FEW_MESSAGES", 0)
         for module in (tsvector, tsquery):
             monkeypatch.setattr(module, "CHUNK", 3)
-        monkeypatch.setattr(tsquery, "_FEW_TERMS", 1)
+        monkeypatch.setattr(tsquery, "_MAX_COUNT_COLUMNS", 1)
         for probed, uncommon in ((1_000_000, 1), (0, 2), (0, 1_000_000)):
-            monkeypatch.setattr(tsvector, "PROBED", probed)
-            monkeypatch.setattr(tsvector, "_UNCOMMON", uncommon)
+            monkeypatch.setattr(tsvector, "PROBE_MESSAGES", probed)
+            monkeypatch.setattr(tsvector, "_SCAN_END_RATIO", uncommon)
             assert _all_hits(store) == expected
         assert store.index_status().state == "ready"
-        monkeypatch.setattr("holdfast.search.scan.entries", None)
+        monkeypatch.setattr("holdfast.search.scan.find_in_segment", None)
         store.search("red")
 
 
@@ -261,14 +261,14 @@ def _all_hits(store: Store) -> list[list[tuple[object, ...]]]:
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each round trip to the server."""
     made: list[int] = []
-    sync = Link.sync
+    sync = Connection.sync
 
-    def counting(link: Link) -> None:
+    def counting(link: Connection) -> None:
         if link._queue:  # noqa: SLF001 - what is counted here
             made.append(len(made))
         sync(link)
 
-    monkeypatch.setattr(Link, "sync", counting)
+    monkeypatch.setattr(Connection, "sync", counting)
     return made
 
 
@@ -285,8 +285,8 @@ def test_a_search_is_two_round_trips(
 
     In an index with many messages there is one more, to find out whether the words are common.
     """
-    for most, expected in ((tsvector._ONE_BY_ONE, 2), (0, 3)):  # noqa: SLF001 - what makes many
-        monkeypatch.setattr(tsvector, "_ONE_BY_ONE", most)
+    for most, expected in ((tsvector._FEW_MESSAGES, 2), (0, 3)):  # noqa: SLF001 - what makes many
+        monkeypatch.setattr(tsvector, "_FEW_MESSAGES", most)
         for text in ("needle", "needle n3", '"needle n3"', "need*", "needle n3 -nothing"):
             hits = _TALKS if text in {"needle", "need*"} else 1
             assert _round_trips(round_trips, store, text, hits) == expected, text
@@ -460,7 +460,7 @@ def test_a_read_only_store_is_searched(store: Store, url: str, admin: psycopg.Co
             assert other.index_status().state == ("ready" if there else "missing")
 
 
-@pytest.mark.parametrize("error", [Hindered, Lost, OSError])
+@pytest.mark.parametrize("error", [IndexUnavailable, IndexInvalid, OSError])
 def test_the_engine_fails_while_it_adds(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
@@ -625,7 +625,7 @@ def _must_be_gone(store: Store, admin: psycopg.Connection) -> None:
 
 def test_a_purge(doomed: Store, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the index stays, however much is purged: nothing is rebuilt."""
-    monkeypatch.setattr("holdfast.search.index_erasure._MOST", 3)
+    monkeypatch.setattr("holdfast.search.index_erasure._MAX_MESSAGES", 3)
     assert _holding(admin) == {"heads", "messages", "indexed_rows"}
     before = doomed.index_status()
     doomed.purge("doomed")
@@ -671,8 +671,8 @@ def test_while_somebody_else_holds_the_index(
     doomed: Store, url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The purge goes through, and what is left of it goes with the next search."""
-    monkeypatch.setattr("holdfast.search.manager._PATIENCE", 0.1)
-    monkeypatch.setattr(tsvector, "_PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.search.manager._LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(tsvector, "_REMOVE_TIMEOUT_S", 0.1)
     other = _index(url)
     with other.writing():
         doomed.purge("doomed")
@@ -687,14 +687,14 @@ def test_somebody_else_erases_who_cannot_have_the_index(
     doomed: Store, url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that has it notices, and drops the whole index."""
-    monkeypatch.setattr("holdfast.search.manager._PATIENCE", 0.1)
-    monkeypatch.setattr(tsvector, "_PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.search.manager._LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(tsvector, "_REMOVE_TIMEOUT_S", 0.1)
     write = doomed.backend.write
     doomed.session("talk-0").append(_doomed(1000))
     doomed.catch_up_index()
     with holdfast.open(url, durability="process") as other:
 
-        def beside(verb: Verb[T], *, alone: bool = False) -> T:
+        def beside(verb: Operation[T], *, alone: bool = False) -> T:
             other.session("talk-0").erase("message-1000")
             return write(verb, alone=alone)
 

@@ -99,7 +99,7 @@ def _clear(store: Store, session: Session) -> _Do:
 
 def _fork(store: Store, session: Session) -> _Do:
     origin = sessions.Origin(parent=number_of(session), relation="fork")
-    verb = sessions.create(sessions.identity(id=ids.session_id()), origin=origin)
+    verb = sessions.create(sessions.make_identity(id=ids.session_id()), origin=origin)
     return lambda: store.backend.write(verb)
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from holdfast import Message, Store, Usage
 from holdfast.errors import SessionNotFound
-from holdfast.storage.postgres.connection import Link
-from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.snapshot import Tenant
 from holdfast.storage.protocol import Snapshot
-from holdfast.url import parse
+from holdfast.url import parse_url
 from tests.postgres.conftest import OpenStore
 from tests.store_urls import with_options
 
@@ -23,7 +23,7 @@ _A, _B = Tenant("A", "holdfast"), Tenant("B", "holdfast")
 
 
 @pytest.fixture
-def link(url: str, open_store: OpenStore) -> Iterator[Link]:
+def link(url: str, open_store: OpenStore) -> Iterator[Connection]:
     """A connection as the pool has them, in a store with something of A in every table."""
     store = open_store(tenant="A")
     session = store.session("k")
@@ -35,28 +35,28 @@ def link(url: str, open_store: OpenStore) -> Iterator[Link]:
     reply.write("it is")
     reply.flush()
     session.enqueue("waiting " * 10_000)
-    found = Link(target(parse(url, {}), "process"))
+    found = Connection(parse_conninfo(parse_url(url, {}), "process"))
     assert {t for t in _TABLES if not _count(found, t, _A)} == set()
     yield found
     found.close()
 
 
-def _count(link: Link, table: str, whose: Tenant) -> int:
+def _count(link: Connection, table: str, whose: Tenant) -> int:
     link.begin("begin_reading")
-    link.ask("enter_reading", (whose.mark,))
-    row = link.ask_text(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a name of ours
+    link.execute("enter_reading", (whose.mark,))
+    row = link.execute_sql(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a name of ours
     link.roll_back()
     return 0 if row is None else int(row[0])
 
 
 @pytest.mark.parametrize("table", _TABLES)
-def test_a_statement_without_a_tenant_sees_nothing_of_others(link: Link, table: str) -> None:
+def test_a_statement_without_a_tenant_sees_nothing_of_others(link: Connection, table: str) -> None:
     """Even a statement without a condition; and without a tenant there is an error."""
     assert _count(link, table, _B) == 0
     for _ in range(2):  # before a tenant was set, and after
         link.begin("begin_reading")
         with pytest.raises(psycopg.Error):
-            link.ask_text(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - as above
+            link.execute_sql(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - as above
         link.roll_back()
         _count(link, table, _A)
 
@@ -72,12 +72,12 @@ def test_every_table_forces_its_policy(postgres_admin: psycopg.Connection) -> No
     assert {name for name, forced in rows if forced} >= set(_TABLES)
 
 
-def test_nothing_is_written_for_another_tenant(link: Link) -> None:
+def test_nothing_is_written_for_another_tenant(link: Connection) -> None:
     """A row of another tenant is refused, not only hidden."""
     link.begin("begin_writing")
-    link.ask("enter_writing", (_B.mark, _B.lock, _B.store_lock))
+    link.execute("enter_writing", (_B.mark, _B.write_lock, _B.schema_lock))
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        link.ask("add_tenant", (_A.mark, b"A")).fetchall()
+        link.execute("add_tenant", (_A.mark, b"A")).fetchall()
     link.roll_back()
 
 

@@ -11,16 +11,16 @@ from psycopg.conninfo import conninfo_to_dict
 import holdfast
 from holdfast import Message
 from holdfast.errors import StoreUnavailable, UnknownBackend
-from holdfast.storage.postgres.conninfo import Target, target
-from holdfast.url import parse
+from holdfast.storage.postgres.conninfo import ConnInfo, parse_conninfo
+from holdfast.url import parse_url
 from tests.servers import OWNER, Postgres, as_user
 from tests.store_urls import with_options
 
 _NOBODY = "127.0.0.1:1/db"  # where no server listens
 
 
-def _target(url: str) -> Target:
-    return target(parse(url, {}), "power")
+def _target(url: str) -> ConnInfo:
+    return parse_conninfo(parse_url(url, {}), "power")
 
 
 # ------------------------------------------------------------------------------------- passwords
@@ -113,7 +113,7 @@ def test_a_url_that_is_refused_is_not_quoted(url: str) -> None:
 )
 def test_a_password_is_not_shown(url: str) -> None:
     """Neither in the URL that is shown nor in the error of a failed connection."""
-    assert "sEc" not in _target(url).shown
+    assert "sEc" not in _target(url).redacted_url
     with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
         holdfast.open(url)
     assert "sEc" not in "".join(traceback.format_exception(caught.value))
@@ -173,13 +173,13 @@ def test_a_url_means_what_it_means_to_the_driver(
     """Our options are taken out, the rest stays as it is written."""
     found = _target(url)
     assert conninfo_to_dict(found.url) == meant
-    assert found.shown == shown
+    assert found.redacted_url == shown
 
 
 def test_options_for_the_server_come_before_ours() -> None:
     """As they were written; of two the last one counts."""
     asked = quote("-c work_mem=1MB -c search_path=other")
-    options = _target(f"postgresql://h/db?options={asked}").arguments()["options"]
+    options = _target(f"postgresql://h/db?options={asked}").driver_arguments()["options"]
     assert options.startswith("-c work_mem=1MB -c search_path=other -c search_path=holdfast ")
 
 
@@ -230,7 +230,7 @@ def test_a_schema_may_be_called_like_a_word_of_sql(bare: str) -> None:
 def test_text_comes_in_one_encoding() -> None:
     """Whatever the encoding of the database or of the URL: nothing else could be read."""
     for url in ("postgresql://h/db", "postgresql://h/db?client_encoding=LATIN1"):
-        assert _target(url).arguments()["client_encoding"] == "UTF8"
+        assert _target(url).driver_arguments()["client_encoding"] == "UTF8"
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast import Message, Store
 from holdfast.storage.postgres.backend import PostgresBackend
-from holdfast.storage.postgres.connection import Listener
-from holdfast.storage.postgres.conninfo import Target
+from holdfast.storage.postgres.connection import TimeoutConnection
+from holdfast.storage.postgres.conninfo import ConnInfo
 from tests.postgres.conftest import OpenStore, told
 
 _LONG = 30.0
@@ -82,7 +82,7 @@ def test_a_thread_that_cannot_be_started_breaks_no_write(
 
 def test_an_announcement_is_enough(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener need not poll, which it does every two seconds at most."""
-    monkeypatch.setattr(PostgresBackend, "_newest", lambda *_: "nothing new")
+    monkeypatch.setattr(PostgresBackend, "_highest_activity", lambda *_: "nothing new")
     listening = open_store()
     seen = listening.backend.wait(-1, 0)
     _write(open_store, times=1)
@@ -93,14 +93,14 @@ def test_whoever_cannot_listen_is_woken_from_time_to_time(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets no notifications, so it polls whenever it has failed to listen."""
-    connect = Listener.open
+    connect = TimeoutConnection.open
 
-    def refuse(target: Target) -> Listener:
+    def refuse(target: ConnInfo) -> TimeoutConnection:
         if threading.current_thread().name == "holdfast-listener":
             raise psycopg.OperationalError("too many connections")
         return connect(target)
 
-    monkeypatch.setattr(Listener, "open", refuse)
+    monkeypatch.setattr(TimeoutConnection, "open", refuse)
     deaf = open_store()
     seen = deaf.backend.wait(-1, 0)
     _write(open_store, times=1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.storage.postgres.write_queue import Handed, Line
+from holdfast.storage.postgres.write_queue import QueuedWrite, WriteQueue
 from holdfast.storage.protocol import Transaction
 from tests.postgres.pauses import LONG
 
@@ -27,16 +27,16 @@ class _Runner:
     """Runs batches, each when it is let go on."""
 
     def __init__(self) -> None:
-        self.ran: list[Handed[Any]] = []
+        self.ran: list[QueuedWrite[Any]] = []
         self.running = threading.Event()
         self.go_on = threading.Event()
 
-    def run(self, batch: Sequence[Handed[Any]]) -> None:
+    def run(self, batch: Sequence[QueuedWrite[Any]]) -> None:
         self.running.set()
         assert self.go_on.wait(LONG)
         for handed in batch:
             self.ran.append(handed)
-            handed.succeed("stored")
+            handed.set_result("stored")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def runner() -> Iterator[_Runner]:
     made.go_on.set()
 
 
-def _busy(line: Line, runner: _Runner) -> Handed[str]:
+def _busy(line: WriteQueue, runner: _Runner) -> QueuedWrite[str]:
     """Hand a write over, and return once it runs: what comes now has to wait."""
     first = line.submit(_nothing)
     assert runner.running.wait(LONG)
@@ -58,7 +58,7 @@ def test_closing_finishes_what_was_handed_over(
 ) -> None:
     """What runs, and what has not begun."""
     join = threading.Thread.join
-    line = Line(runner.run, LONG)
+    line = WriteQueue(runner.run, LONG)
     pending = [_busy(line, runner), line.submit(_nothing), line.submit(_nothing)]
 
     def go_on_and_join(thread: threading.Thread, timeout: float | None = None) -> None:
@@ -72,7 +72,7 @@ def test_closing_finishes_what_was_handed_over(
 
 def test_closing_withdraws_what_cannot_begin(runner: _Runner) -> None:
     """A write that hangs blocks no other caller; those after it are not run later on."""
-    line = Line(runner.run, _SHORT)
+    line = WriteQueue(runner.run, _SHORT)
     first = _busy(line, runner)
     behind, told, done = line.submit(_nothing), threading.Event(), threading.Event()
     first.when_done(done.set)
@@ -88,7 +88,7 @@ def test_closing_withdraws_what_cannot_begin(runner: _Runner) -> None:
 
 def test_a_closed_line_takes_no_more(runner: _Runner) -> None:
     """A new write is refused at once; there is no thread to run it."""
-    line = Line(runner.run, LONG)
+    line = WriteQueue(runner.run, LONG)
     line.close()
     with pytest.raises(StoreUnavailable, match="closed; nothing was stored"):
         line.submit(_nothing)
@@ -96,7 +96,7 @@ def test_a_closed_line_takes_no_more(runner: _Runner) -> None:
 
 def test_flushing_waits_for_what_runs(runner: _Runner) -> None:
     """Not only for what has not begun; it says so if that takes too long."""
-    line = Line(runner.run, _SHORT)
+    line = WriteQueue(runner.run, _SHORT)
     _busy(line, runner)
     with pytest.raises(StoreUnavailable, match="still waiting"):
         line.flush()
@@ -105,12 +105,12 @@ def test_flushing_waits_for_what_runs(runner: _Runner) -> None:
 def test_what_was_told_before_a_batch_is_broken_off_stays_true(runner: _Runner) -> None:
     """The outcome of the others is unknown, and reported so; the queue goes on."""
 
-    def break_off(batch: Sequence[Handed[Any]]) -> None:
+    def break_off(batch: Sequence[QueuedWrite[Any]]) -> None:
         runner.run(batch[:1])
         if len(batch) > 1:
             raise _Interrupted
 
-    line = Line(break_off, LONG)
+    line = WriteQueue(break_off, LONG)
     first = _busy(line, runner)
     told, untold = line.submit(_nothing), line.submit(_nothing)
     runner.go_on.set()
@@ -129,7 +129,7 @@ def test_a_thread_that_cannot_be_started_costs_one_write(
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    line = Line(runner.run, LONG)
+    line = WriteQueue(runner.run, LONG)
     runner.go_on.set()
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(StoreUnavailable, match="no thread can be started"):

@@ -21,18 +21,18 @@ from holdfast.proof.checker import (
     Branch,
     Event,
     Invoked,
-    Kind,
+    OperationName,
     Read,
     Refused,
     Stored,
     Unknown,
-    Verb,
     Verdict,
+    ViolationKind,
     check,
     digest,
 )
-from holdfast.proof.checker.branch_rules import taken_back
-from holdfast.values import BranchReason, Head, Message, Place, Text
+from holdfast.proof.checker.branch_rules import length_after_undo
+from holdfast.values import BranchReason, Head, Message, MessageRef, Text
 from tests.model.reference import Identity, Line, Model
 
 Branches = list[Branch]
@@ -60,7 +60,9 @@ def _branches(*lines: tuple[BranchReason, str, int]) -> Branches:
     ]
 
 
-def _begin(op: int, at: int, verb: Verb, ids: str = "", **more: int | str | None) -> Invoked:
+def _begin(
+    op: int, at: int, verb: OperationName, ids: str = "", **more: int | str | None
+) -> Invoked:
     begun = Invoked("w", op, "s", tuple(ids), tuple(ids), at, verb=verb)
     return msgspec.structs.replace(begun, **more)
 
@@ -69,7 +71,9 @@ def _told(op: int, at: int, branch: int, seq: int) -> Acked:
     return Acked("w", op, "s", (), at, last=seq, branch=branch)
 
 
-def _did(op: int, verb: Verb, head: tuple[int, int], ids: str = "", **more: object) -> list[Event]:
+def _did(
+    op: int, verb: OperationName, head: tuple[int, int], ids: str = "", **more: object
+) -> list[Event]:
     """Begin and end something, behind what has a lower number."""
     begun = _begin(op, 10 * op, verb, ids, **more)  # type: ignore[arg-type]
     return [begun, _told(op, 10 * op + 5, *head)]
@@ -100,103 +104,103 @@ _UNDONE = [*_SAID, *_did(3, "undo", (2, 2))]
 _FIRST: tuple[BranchReason, str, int] = ("start", "abef", 0)
 _BACK = _branches(_FIRST, ("undo", "ab", 2))
 
-Case = tuple[Kind, Sequence[Event], Branches, Sequence[Event], Branches]
+Case = tuple[ViolationKind, Sequence[Event], Branches, Sequence[Event], Branches]
 
 # name: (kind, sick events, sick branches, healthy events, healthy branches)
 _CASES: dict[str, Case] = {
     "an undo takes back half an exchange": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "undo", (2, 3))],
         _branches(_FIRST, ("undo", "abe", 3)),
         _UNDONE,
         _BACK,
     ),
     "an undo takes back more than it was told to": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "undo", (2, 0))],
         _branches(_FIRST, ("undo", "", 0)),
         [*_SAID, *_did(3, "undo", (2, 0), turns=2)],
         _branches(_FIRST, ("undo", "", 0)),
     ),
     "a branch begins with something else than it shares": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_UNDONE, *_did(9, "append", (1, 5), "x")],
         _branches(_FIRST, ("undo", "ax", 2)),
         _UNDONE,
         _BACK,
     ),
     "a rewind goes elsewhere": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "rewind", (2, 2), to=3)],
         _branches(_FIRST, ("rewind", "ab", 2)),
         [*_SAID, *_did(3, "rewind", (2, 3), to=3)],
         _branches(_FIRST, ("rewind", "abe", 3)),
     ),
     "a rewind to an id goes elsewhere": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "rewind", (2, 2), to="a")],
         _branches(_FIRST, ("rewind", "ab", 2)),
         [*_SAID, *_did(3, "rewind", (2, 1), to="a")],
         _branches(_FIRST, ("rewind", "a", 1)),
     ),
     "a rewind onto an old branch stays on the new one": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_UNDONE, *_did(4, "append", (2, 4), "ix"), *_did(5, "rewind", (3, 3), to=3, to_branch=1)],
         _branches(_FIRST, ("undo", "abix", 2), ("rewind", "abi", 3)),
         [*_UNDONE, *_did(4, "append", (2, 4), "ix"), *_did(5, "rewind", (3, 3), to=3, to_branch=1)],
         _branches(_FIRST, ("undo", "abix", 2), ("rewind", "abe", 3)),
     ),
     "a redo goes somewhere else": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_UNDONE, *_did(4, "undo", (3, 0)), *_did(5, "redo", (4, 4))],
         _branches(_FIRST, ("undo", "ab", 2), ("undo", "", 0), ("redo", "abef", 4)),
         [*_UNDONE, *_did(4, "undo", (3, 0)), *_did(5, "redo", (4, 2))],
         _branches(_FIRST, ("undo", "ab", 2), ("undo", "", 0), ("redo", "ab", 2)),
     ),
     "a redo behind an append": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_UNDONE, *_did(4, "append", (2, 3), "x"), *_did(5, "redo", (3, 4))],
         _branches(_FIRST, ("undo", "abx", 2), ("redo", "abef", 4)),
         [*_UNDONE, *_did(5, "redo", (3, 4))],
         _branches(_FIRST, ("undo", "ab", 2), ("redo", "abef", 4)),
     ),
     "a clear leaves something": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "clear", (2, 1))],
         _branches(_FIRST, ("clear", "a", 1)),
         [*_SAID, *_did(3, "clear", (2, 0)), *_did(4, "clear", (2, 0))],
         _branches(_FIRST, ("clear", "", 0)),
     ),
     "a replace keeps what it was to drop": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "replace", (2, 3), "abx")],
         _branches(_FIRST, ("replace", "abex", 3)),
         [*_SAID, *_did(3, "replace", (2, 3), "abx")],
         _branches(_FIRST, ("replace", "abx", 2)),
     ),
     "a replace shares less than it could": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "replace", (2, 3), "abx")],
         _branches(_FIRST, ("replace", "abx", 1)),
         [*_SAID, *_did(3, "replace", (1, 5), "abefx")],
         _branches(("start", "abefx", 0)),
     ),
     "a movement did not compare": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "undo", (2, 2), expect=2, expect_branch=1)],
         _BACK,
         [*_SAID, *_did(3, "undo", (2, 2), expect=4, expect_branch=1)],
         _BACK,
     ),
     "a movement that changed nothing did not compare": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "rewind", (1, 4), to=4, expect=2, expect_branch=1)],
         _branches(_FIRST),
         [*_SAID, *_did(3, "rewind", (1, 4), to=4, expect=4, expect_branch=1)],
         _branches(_FIRST),
     ),
     "a replace was put on another head": (
-        Kind.WRONG_MOVE,
+        ViolationKind.WRONG_MOVE,
         [*_SAID, *_did(3, "replace", (2, 3), "abx", expect=2, expect_branch=1)],
         _branches(_FIRST, ("replace", "abx", 2)),
         [
@@ -206,65 +210,71 @@ _CASES: dict[str, Case] = {
         _branches(("start", "abx", 0)),
     ),
     "an append did not compare branches": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_UNDONE, *_did(4, "append", (2, 3), "x", expect=2, expect_branch=1)],
         _branches(_FIRST, ("undo", "abx", 2)),
         [*_UNDONE, *_did(4, "append", (2, 3), "x", expect=2, expect_branch=2)],
         _branches(_FIRST, ("undo", "abx", 2)),
     ),
     "two undos are told one branch": (
-        Kind.DUPLICATE,
+        ViolationKind.DUPLICATE,
         [*_UNDONE, *_did(4, "undo", (2, 2))],
         _BACK,
         [*_UNDONE, *_did(4, "undo", (3, 0))],
         _branches(_FIRST, ("undo", "ab", 2), ("undo", "", 0)),
     ),
     "messages are copied": (
-        Kind.DUPLICATE,
+        ViolationKind.DUPLICATE,
         _UNDONE,
         _branches(_FIRST, ("undo", "ab", 0)),
         _UNDONE,
         _BACK,
     ),
     "an id comes twice along a branch": (
-        Kind.DUPLICATE,
+        ViolationKind.DUPLICATE,
         [*_UNDONE, *_did(4, "append", (2, 3), "a")],
         _branches(_FIRST, ("undo", "aba", 2)),
         [*_UNDONE, *_did(4, "append", (2, 4), "ef")],
         _branches(_FIRST, ("undo", "abef", 2)),
     ),
-    "a branch that was told is not there": (Kind.LOST, _UNDONE, _BACK[:1], _UNDONE, _BACK),
+    "a branch that was told is not there": (ViolationKind.LOST, _UNDONE, _BACK[:1], _UNDONE, _BACK),
     "the end of an old branch is gone": (
-        Kind.LOST,
+        ViolationKind.LOST,
         _UNDONE,
         _branches(("start", "ab", 0), ("undo", "ab", 2)),
         _UNDONE,
         _BACK,
     ),
     "a replace is not there": (
-        Kind.LOST,
+        ViolationKind.LOST,
         [*_SAID, *_did(3, "replace", (2, 3), "abx")],
         _branches(_FIRST),
         [*_SAID, _begin(3, 30, "replace", "abx")],
         _branches(_FIRST),
     ),
-    "nobody opened a branch": (Kind.INVENTED, _SAID, _BACK, [*_SAID, _begin(3, 30, "undo")], _BACK),
+    "nobody opened a branch": (
+        ViolationKind.INVENTED,
+        _SAID,
+        _BACK,
+        [*_SAID, _begin(3, 30, "undo")],
+        _BACK,
+    ),
     "a refused movement opened a branch": (
-        Kind.INVENTED,
+        ViolationKind.INVENTED,
         [*_SAID, _begin(3, 30, "undo"), Refused("w", 3, "s", "HeadMoved", 35)],
         _BACK,
         [*_SAID, _begin(3, 30, "undo"), Unknown("w", 3, "s", 35)],
         _BACK,
     ),
     "one unknown movement opened two branches": (
-        Kind.INVENTED,
+        ViolationKind.INVENTED,
         [*_SAID, _begin(3, 30, "undo")],
         _branches(_FIRST, ("undo", "ab", 2), ("undo", "", 0)),
         [*_SAID, _begin(3, 30, "undo"), _begin(4, 40, "undo")],
         _branches(_FIRST, ("undo", "ab", 2), ("undo", "", 0)),
     ),
     "of two unknown movements neither can have opened the second branch": (
-        Kind.INVENTED,
+        ViolationKind.INVENTED,
         [
             *_SAID,
             _begin(3, 30, "undo", expect=4, expect_branch=1),
@@ -276,21 +286,21 @@ _CASES: dict[str, Case] = {
         _branches(_FIRST, ("undo", "ab", 2), ("undo", "", 0)),
     ),
     "branches are numbered with a gap": (
-        Kind.GAP,
+        ViolationKind.GAP,
         _UNDONE,
         [_BACK[0], msgspec.structs.replace(_BACK[1], number=3)],
         _UNDONE,
         _BACK,
     ),
     "a branch shares more than it has": (
-        Kind.GAP,
+        ViolationKind.GAP,
         _UNDONE,
         [_BACK[0], msgspec.structs.replace(_BACK[1], fork_seq=5)],
         _UNDONE,
         _BACK,
     ),
     "an append behind an undo is stored before it": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [
             *_did(1, "append", (1, 2), "ab"),
             *_did(3, "undo", (2, 0)),
@@ -305,42 +315,42 @@ _CASES: dict[str, Case] = {
         _branches(("start", "ab", 0), ("undo", "ef", 0)),
     ),
     "a movement behind another comes before it": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_SAID, *_did(3, "clear", (3, 0)), *_did(4, "undo", (2, 2))],
         _branches(_FIRST, ("undo", "ab", 2), ("clear", "", 0)),
         [*_SAID, *_did(3, "undo", (2, 2)), *_did(4, "clear", (3, 0))],
         _branches(_FIRST, ("undo", "ab", 2), ("clear", "", 0)),
     ),
     "an append is told the head of something else": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_did(1, "append", (1, 2), "ab"), *_did(2, "append", (1, 2), "ef")],
         _branches(_FIRST),
         _SAID,
         _branches(_FIRST),
     ),
     "a read shows the branch that was left": (
-        Kind.STALE_READ,
+        ViolationKind.STALE_READ,
         [*_UNDONE, _read(50, 1, "abef")],
         _BACK,
         [*_UNDONE, _read(32, 1, "abef"), _read(50, 2, "ab")],
         _BACK,
     ),
     "a read shows a branch before it was whole": (
-        Kind.STALE_READ,
+        ViolationKind.STALE_READ,
         [*_SAID, _begin(3, 30, "undo"), _read(32, 2, "a")],
         _BACK,
         [*_SAID, _begin(3, 30, "undo"), _read(32, 2, "ab")],
         _BACK,
     ),
     "a read shows what is on another branch": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_UNDONE, *_did(4, "append", (2, 4), "ix"), _read(50, 2, "abef")],
         _branches(_FIRST, ("undo", "abix", 2)),
         [*_UNDONE, *_did(4, "append", (2, 4), "ix"), _read(50, 2, "abix")],
         _branches(_FIRST, ("undo", "abix", 2)),
     ),
     "a summary is lost": (
-        Kind.LOST,
+        ViolationKind.LOST,
         [*_SAID, *_did(3, "summarize", (1, 5), "S")],
         _branches(_FIRST),
         [*_SAID, *_did(3, "summarize", (1, 5), "S"), *_did(4, "undo", (2, 2))],
@@ -387,12 +397,12 @@ def test_a_fork_begins_with_a_state_of_its_parent(
 ) -> None:
     """The one it was in, or one it came to while the fork was made."""
     verdict = _check([*_UNDONE, *events], _BACK, t=_branches(child))
-    assert verdict.kinds == (frozenset() if fine else {Kind.WRONG_MOVE}), str(verdict)
+    assert verdict.kinds == (frozenset() if fine else {ViolationKind.WRONG_MOVE}), str(verdict)
 
 
 def test_a_fork_that_is_not_there_is_lost() -> None:
     """The session that was told has to be one."""
-    assert _check([*_UNDONE, *_forked(40)], _BACK).kinds == {Kind.LOST}
+    assert _check([*_UNDONE, *_forked(40)], _BACK).kinds == {ViolationKind.LOST}
 
 
 def test_a_cut_inside_a_tool_exchange_may_move() -> None:
@@ -402,7 +412,7 @@ def test_a_cut_inside_a_tool_exchange_may_move() -> None:
     events = [*_SAID, *_did(3, "rewind", (2, 1), to=3)]
     assert _check(events, [Branch(1, "start", 0, 0, history), back]).ok
     plain = [*_branches(_FIRST), msgspec.structs.replace(back, history=_stored("a"))]
-    assert _check(events, plain).kinds == {Kind.WRONG_MOVE}
+    assert _check(events, plain).kinds == {ViolationKind.WRONG_MOVE}
 
 
 @pytest.mark.parametrize(
@@ -421,7 +431,7 @@ def test_a_cut_inside_a_tool_exchange_may_move() -> None:
 )
 def test_what_an_undo_takes_back(ids: str, turns: int, left: int) -> None:
     """A question and what follows it."""
-    assert taken_back(_stored(ids), turns) == left
+    assert length_after_undo(_stored(ids), turns) == left
 
 
 def test_an_undo_takes_back_a_turn_with_what_came_in_between() -> None:
@@ -431,9 +441,9 @@ def test_an_undo_takes_back_a_turn_with_what_came_in_between() -> None:
         msgspec.structs.replace(m, turn=turn)
         for m, turn in zip(_stored("abefix"), turns, strict=True)
     ]
-    assert taken_back(history, 1) == 5
-    assert taken_back(history, 2) == 1
-    assert taken_back(history, 3) == 0
+    assert length_after_undo(history, 1) == 5
+    assert length_after_undo(history, 2) == 1
+    assert length_after_undo(history, 3) == 0
 
 
 # --- random legal executions --------------------------------------------------------------------
@@ -484,11 +494,19 @@ class _World:
         return [_as_branch(line) for line in self.model.lines]
 
     def _begin(self, worker: str) -> _Pending:
-        verbs: list[Verb] = ["append", "append", "append", "undo", "redo", "rewind", "replace"]
+        verbs: list[OperationName] = [
+            "append",
+            "append",
+            "append",
+            "undo",
+            "redo",
+            "rewind",
+            "replace",
+        ]
         verb = self.chance.choice([*verbs, "clear", "summarize", "fork"])
         model = self.model
         expect = model.head if self.chance.random() < 0.3 else None
-        to: Place | None = None
+        to: MessageRef | None = None
         messages: list[Message] = []
         name = f"m{self.tick()}"
         new = [Message.user(name, id=name), Message.assistant(name, id=f"{name}'")]
@@ -519,14 +537,16 @@ class _World:
         self.events.append(begun)
         return _Pending(begun, lambda: self._act(verb, messages, to, f"f{name}"))
 
-    def _place(self) -> Place:
+    def _place(self) -> MessageRef:
         line = self.chance.choice(self.model.lines)
         seq = self.chance.randint(0, len(line.said))
         if seq and self.chance.random() < 0.4:
             return line.said[seq - 1].id
         return Head(line.number, seq) if self.chance.random() < 0.5 else seq
 
-    def _act(self, verb: Verb, messages: list[Message], to: Place | None, name: str) -> Head | str:
+    def _act(
+        self, verb: OperationName, messages: list[Message], to: MessageRef | None, name: str
+    ) -> Head | str:
         model = self.model
         if verb in {"append", "summarize"}:
             if not model.append(*messages):
@@ -627,7 +647,7 @@ def test_legal_executions_are_not_vacuous() -> None:
     assert len(verbs) == 8
 
 
-def _acked_moves(world: _World, *verbs: Verb) -> list[tuple[Invoked, Acked]]:
+def _acked_moves(world: _World, *verbs: OperationName) -> list[tuple[Invoked, Acked]]:
     """Return the acknowledged movements that opened the branch they were told."""
     ends = {(e.worker, e.op): e for e in world.events if isinstance(e, Acked)}
     begun = [e for e in world.events if isinstance(e, Invoked) and e.verb in verbs]
@@ -656,7 +676,7 @@ def test_a_movement_to_the_wrong_place_is_reported(seed: int) -> None:
         )
         found += 1
         verdict = world.verdict(branches)
-        assert verdict.kinds & {Kind.WRONG_MOVE, Kind.LOST}, str(verdict)
+        assert verdict.kinds & {ViolationKind.WRONG_MOVE, ViolationKind.LOST}, str(verdict)
     assert found
 
 
@@ -671,7 +691,7 @@ def test_an_ignored_expectation_is_reported(seed: int) -> None:
         wrong = msgspec.structs.replace(begun, expect=1_000, expect_branch=1)
         events[events.index(begun)] = wrong
         verdict = check(events, {}, branches={"s": world.branches(), **world.children})
-        assert verdict.kinds == {Kind.WRONG_MOVE}, str(verdict)
+        assert verdict.kinds == {ViolationKind.WRONG_MOVE}, str(verdict)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -694,5 +714,5 @@ def test_a_lost_end_of_an_old_branch_is_reported(seed: int) -> None:
             shorter = msgspec.structs.replace(branch, history=branch.history[:-1])
             branches[number] = shorter
             found += 1
-            assert Kind.LOST in world.verdict(branches).kinds
+            assert ViolationKind.LOST in world.verdict(branches).kinds
     assert found

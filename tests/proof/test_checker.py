@@ -30,7 +30,6 @@ from holdfast.proof.checker import (
     Fenced,
     Invoked,
     Killed,
-    Kind,
     Read,
     Recorder,
     Refused,
@@ -38,6 +37,7 @@ from holdfast.proof.checker import (
     TornLine,
     Unknown,
     Verdict,
+    ViolationKind,
     check,
     digest,
     load,
@@ -77,7 +77,7 @@ def _final(ids: str) -> Final:
     return {"s": [Stored(id_, seq, id_.upper()) for seq, id_ in enumerate(ids, 1)]}
 
 
-def _kinds(events: Sequence[Event], final: Final) -> set[Kind]:
+def _kinds(events: Sequence[Event], final: Final) -> set[ViolationKind]:
     return set(check(events, final).kinds)
 
 
@@ -88,186 +88,186 @@ _BATCH = [_begin(1, 10, "ab"), Unknown("w", 1, "s", 20)]
 _HOLDER = [_begin(1, 10, "a", fence=1), _ack(1, 20, 1), Fenced("s", 2, 30)]
 _RENUMBERED = {"s": [Stored("a", 1, "A"), Stored("b", 3, "B")]}
 
-Case = tuple[Kind, Sequence[Event], Final, Sequence[Event], Final]
+Case = tuple[ViolationKind, Sequence[Event], Final, Sequence[Event], Final]
 
 # name: (kind, sick events, sick final, healthy events, healthy final)
 _CASES: dict[str, Case] = {
-    "an acknowledged message is absent": (Kind.LOST, _ONE, _final(""), _ONE, _final("a")),
-    "an acknowledged session is absent": (Kind.LOST, _ONE, {}, _ONE, _final("a")),
+    "an acknowledged message is absent": (ViolationKind.LOST, _ONE, _final(""), _ONE, _final("a")),
+    "an acknowledged session is absent": (ViolationKind.LOST, _ONE, {}, _ONE, _final("a")),
     "an unknown message was read and is absent": (
-        Kind.LOST,
+        ViolationKind.LOST,
         [*_BATCH, _read(30, 31, "ab")],
         _final(""),
         _BATCH,
         _final(""),
     ),
-    "an id is stored twice": (Kind.DUPLICATE, _ONE, _final("aa"), _ONE, _final("a")),
+    "an id is stored twice": (ViolationKind.DUPLICATE, _ONE, _final("aa"), _ONE, _final("a")),
     "a retry is stored again": (
-        Kind.DUPLICATE,
+        ViolationKind.DUPLICATE,
         [_begin(1, 10, "a"), _begin(2, 30, "a"), _ack(2, 40, 2)],
         _final("aa"),
         [_begin(1, 10, "a"), _begin(2, 30, "a"), _ack(2, 40, 1)],
         _final("a"),
     ),
     "a read shows an id twice": (
-        Kind.DUPLICATE,
+        ViolationKind.DUPLICATE,
         [*_ONE, _read(30, 31, "aa")],
         _final("a"),
         [*_ONE, _read(30, 31, "a")],
         _final("a"),
     ),
     "a later write is stored first": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [_begin(1, 10, "a"), _ack(1, 20), _begin(2, 30, "b"), _ack(2, 40)],
         _final("ba"),
         [_begin(1, 10, "a"), _ack(1, 30), _begin(2, 20, "b"), _ack(2, 40)],
         _final("ba"),
     ),
     "a later write that nobody acknowledged is stored first": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_ONE, _begin(2, 30, "b")],
         _final("ba"),
         [*_ONE, _begin(2, 30, "b")],
         _final("ab"),
     ),
     "a later write is stored before what had been read": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [_begin(1, 10, "a"), _read(20, 21, "a"), _begin(2, 30, "b")],
         _final("ba"),
         [_begin(1, 10, "a"), _read(20, 30, "a"), _begin(2, 30, "b")],
         _final("ab"),
     ),
     "the furthest of all that was settled counts, not the latest": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_TOGETHER, _ack(1, 30), _ack(1, 20, worker="x"), _begin(2, 40, "c")],
         _final("acb"),
         [*_TOGETHER, _ack(1, 30), _ack(1, 20, worker="x"), _begin(2, 40, "c")],
         _final("abc"),
     ),
-    "a batch is turned round": (Kind.REORDER, _BATCH, _final("ba"), _BATCH, _final("ab")),
+    "a batch is turned round": (ViolationKind.REORDER, _BATCH, _final("ba"), _BATCH, _final("ab")),
     "a message lies inside a batch": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_BATCH, _begin(2, 12, "x")],
         _final("axb"),
         [*_BATCH, _begin(2, 12, "x")],
         _final("xab"),
     ),
     "a message lies inside a batch of which a part may be older": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [_begin(1, 10, "b"), _begin(2, 10, "abc"), _begin(3, 10, "x")],
         _final("abxc"),
         [_begin(1, 10, "b"), _begin(2, 10, "abc"), _begin(3, 10, "x")],
         _final("abcx"),
     ),
     "another seq was acknowledged": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_TOGETHER, _ack(1, 20, 1), _ack(1, 20, 1, worker="x")],
         _final("ab"),
         [*_TOGETHER, _ack(1, 20, 1), _ack(1, 20, 2, worker="x")],
         _final("ab"),
     ),
     "another last seq was acknowledged": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [_begin(1, 10, "ab"), _ack(1, 20, last=1)],
         _final("ab"),
         [_begin(1, 10, "ab"), _ack(1, 20, last=2)],
         _final("ab"),
     ),
     "another seq was read": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_TOGETHER, _read(20, 21, "ba")],
         _final("ab"),
         [*_TOGETHER, _read(20, 21, "ab")],
         _final("ab"),
     ),
     "a write is not behind the head it expected": (
-        Kind.REORDER,
+        ViolationKind.REORDER,
         [*_ONE, _begin(2, 30, "b", expect=0), _ack(2, 40, 2)],
         _final("ab"),
         [*_ONE, _begin(2, 30, "b", expect=1), _ack(2, 40, 2)],
         _final("ab"),
     ),
     "a seq is missing": (
-        Kind.GAP,
+        ViolationKind.GAP,
         [_begin(1, 10, "a"), _begin(2, 10, "b")],
         _RENUMBERED,
         [_begin(1, 10, "a"), _begin(2, 10, "b")],
         _final("ab"),
     ),
     "two messages share a seq": (
-        Kind.GAP,
+        ViolationKind.GAP,
         _TOGETHER,
         {"s": [Stored("a", 1, "A"), Stored("b", 1, "B")]},
         _TOGETHER,
         _final("ab"),
     ),
     "a whole read does not begin at 1": (
-        Kind.GAP,
+        ViolationKind.GAP,
         [*_TWO, _read(50, 51, "b", 2)],
         _final("ab"),
         [*_TWO, _read(50, 51, "b", 2, complete=False)],
         _final("ab"),
     ),
     "a read leaves one out": (
-        Kind.GAP,
+        ViolationKind.GAP,
         [*_TOGETHER, _begin(2, 12, "c"), Read("r", "s", 5, 90, ("a", "c"), (1, 3), complete=False)],
         _final("abc"),
         [*_TOGETHER, _begin(2, 12, "c"), Read("r", "s", 5, 90, ("b", "c"), (2, 3), complete=False)],
         _final("abc"),
     ),
-    "nobody wrote it": (Kind.INVENTED, _ONE, _final("ax"), _ONE, _final("a")),
+    "nobody wrote it": (ViolationKind.INVENTED, _ONE, _final("ax"), _ONE, _final("a")),
     "nobody wrote what was read": (
-        Kind.INVENTED,
+        ViolationKind.INVENTED,
         [_read(1, 2, "x")],
         _final(""),
         [_read(1, 2, "")],
         _final(""),
     ),
     "a refused write is stored": (
-        Kind.INVENTED,
+        ViolationKind.INVENTED,
         [_begin(1, 10, "a"), _refuse(1, 20)],
         _final("a"),
         [_begin(1, 10, "a"), _refuse(1, 20), _begin(2, 30, "a"), _ack(2, 40, 1)],
         _final("a"),
     ),
     "the body changed": (
-        Kind.MUTATED,
+        ViolationKind.MUTATED,
         _ONE,
         {"s": [Stored("a", 1, "Z")]},
         _ONE,
         {"s": [Stored("a", 1, "A")]},
     ),
     "an unacknowledged body changed": (
-        Kind.MUTATED,
+        ViolationKind.MUTATED,
         [_begin(1, 10, "a")],
         {"s": [Stored("a", 1, "Z")]},
         [_begin(1, 10, "a"), _begin(2, 30, "a", bodies="Z")],
         {"s": [Stored("a", 1, "Z")]},
     ),
     "a conflicting body is acknowledged": (
-        Kind.MUTATED,
+        ViolationKind.MUTATED,
         [*_ONE, _begin(2, 30, "a", bodies="Z"), _ack(2, 40, 1)],
         _final("a"),
         [*_ONE, _begin(2, 30, "a", bodies="Z"), _refuse(2, 40)],
         _final("a"),
     ),
     "a conflicting body replaces the acknowledged one": (
-        Kind.MUTATED,
+        ViolationKind.MUTATED,
         [*_ONE, _begin(2, 30, "a", bodies="Z")],
         {"s": [Stored("a", 1, "Z")]},
         [*_ONE, _begin(2, 30, "a", bodies="Z")],
         _final("a"),
     ),
     "a read saw another body": (
-        Kind.MUTATED,
+        ViolationKind.MUTATED,
         [*_ONE, Read("r", "s", 30, 31, ("a",), (1,), complete=True, digests=("Z",))],
         _final("a"),
         [*_ONE, Read("r", "s", 30, 31, ("a",), (1,), complete=True, digests=())],
         _final("a"),
     ),
-    "half of a batch is stored": (Kind.TORN, _BATCH, _final("a"), _BATCH, _final("")),
+    "half of a batch is stored": (ViolationKind.TORN, _BATCH, _final("a"), _BATCH, _final("")),
     "half of a batch is stored though it was tried twice": (
-        Kind.TORN,
+        ViolationKind.TORN,
         [*_BATCH, _begin(2, 30, "ab")],
         _final("b"),
         # The other half may have been stored by a write of its own.
@@ -275,42 +275,42 @@ _CASES: dict[str, Case] = {
         _final("b"),
     ),
     "a read misses what was acknowledged": (
-        Kind.STALE_READ,
+        ViolationKind.STALE_READ,
         [*_TWO, _read(50, 60, "a")],
         _final("ab"),
         [*_TWO, _read(40, 60, "a")],
         _final("ab"),
     ),
     "a read misses what an earlier read saw": (
-        Kind.STALE_READ,
+        ViolationKind.STALE_READ,
         [_begin(1, 10, "a"), _read(20, 30, "a"), _read(31, 32, "")],
         _final("a"),
         [_begin(1, 10, "a"), _read(20, 30, "a"), _read(30, 32, "")],
         _final("a"),
     ),
     "a whole read misses the oldest": (
-        Kind.STALE_READ,
+        ViolationKind.STALE_READ,
         [*_TWO, _read(50, 60, "b", 2)],
         _final("ab"),
         [*_TWO, _read(50, 60, "b", 2, complete=False)],
         _final("ab"),
     ),
     "a read of the newest misses the newest": (
-        Kind.STALE_READ,
+        ViolationKind.STALE_READ,
         [*_TWO, _read(50, 60, "a", complete=False)],
         _final("ab"),
         [*_TWO, _read(50, 60, "b", 2, complete=False)],
         _final("ab"),
     ),
     "a read of the newest is empty": (
-        Kind.STALE_READ,
+        ViolationKind.STALE_READ,
         [*_TWO, _read(50, 60, "", complete=False)],
         _final("ab"),
         [_read(1, 2, "", complete=False), *_TWO],
         _final("ab"),
     ),
     "an old holder is acknowledged": (
-        Kind.ZOMBIE_WRITE,
+        ViolationKind.ZOMBIE_WRITE,
         [*_HOLDER, _begin(2, 40, "b", fence=1), _ack(2, 50, 2)],
         _final("ab"),
         # It began before the takeover was acknowledged: it may have come first.
@@ -318,42 +318,42 @@ _CASES: dict[str, Case] = {
         _final("ab"),
     ),
     "an old holder begins just after the takeover": (
-        Kind.ZOMBIE_WRITE,
+        ViolationKind.ZOMBIE_WRITE,
         [*_HOLDER, _begin(2, 31, "b", fence=1), _ack(2, 50, 2)],
         _final("ab"),
         [*_HOLDER, _begin(2, 30, "b", fence=1), _ack(2, 50, 2)],
         _final("ab"),
     ),
     "an old holder writes after two takeovers that were recorded crosswise": (
-        Kind.ZOMBIE_WRITE,
+        ViolationKind.ZOMBIE_WRITE,
         [Fenced("s", 3, 10), Fenced("s", 2, 11), _begin(1, 20, "a", fence=2), _ack(1, 30, 1)],
         _final("a"),
         [Fenced("s", 3, 10), Fenced("s", 2, 11), _begin(1, 20, "a", fence=3), _ack(1, 30, 1)],
         _final("a"),
     ),
     "an old holder is killed and had stored": (
-        Kind.ZOMBIE_WRITE,
+        ViolationKind.ZOMBIE_WRITE,
         [*_HOLDER, _begin(2, 40, "b", fence=1)],
         _final("ab"),
         [*_HOLDER, _begin(2, 40, "b", fence=1)],
         _final("a"),
     ),
     "an old holder is refused": (
-        Kind.ZOMBIE_WRITE,
+        ViolationKind.ZOMBIE_WRITE,
         [*_HOLDER, _begin(2, 40, "b", fence=1), _ack(2, 50)],
         _final("ab"),
         [*_HOLDER, _begin(2, 40, "b", fence=1), _refuse(2, 50)],
         _final("a"),
     ),
     "an old holder's write comes behind the new one's": (
-        Kind.ZOMBIE_WRITE,
+        ViolationKind.ZOMBIE_WRITE,
         [_begin(1, 10, "a", fence=1), _begin(1, 11, "b", worker="x", fence=2)],
         _final("ba"),
         [_begin(1, 10, "a", fence=1), _begin(1, 11, "b", worker="x", fence=2)],
         _final("ab"),
     ),
     "the new holder retries what the old one began": (
-        Kind.ZOMBIE_WRITE,
+        ViolationKind.ZOMBIE_WRITE,
         [_begin(1, 10, "a", fence=1), _begin(1, 11, "b", worker="x", fence=2)],
         _final("ba"),
         [
@@ -379,7 +379,7 @@ def test_its_healthy_twin_is_not(name: str) -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {case[0] for case in _CASES.values()} == set(Kind) - {Kind.WRONG_MOVE}
+    assert {case[0] for case in _CASES.values()} == set(ViolationKind) - {ViolationKind.WRONG_MOVE}
 
 
 @pytest.mark.parametrize("name", _CASES)
@@ -393,10 +393,10 @@ def test_the_order_of_events_in_the_record_does_not_matter(name: str) -> None:
 def test_one_fault_is_called_by_its_name_alone() -> None:
     """A second copy is not also a wrong order; a stranger that was read is not also a loss."""
     again = [*_TWO, _begin(3, 50, "a"), _ack(3, 60, 3)]
-    assert _kinds(again, _final("aba")) == {Kind.DUPLICATE}
-    assert _kinds([_read(1, 2, "x")], _final("")) == {Kind.INVENTED}
-    assert _kinds(_TWO, _final("a")) == {Kind.LOST}
-    assert _kinds(_ONE, {"s": [Stored("a", 1, "Z")]}) == {Kind.MUTATED}
+    assert _kinds(again, _final("aba")) == {ViolationKind.DUPLICATE}
+    assert _kinds([_read(1, 2, "x")], _final("")) == {ViolationKind.INVENTED}
+    assert _kinds(_TWO, _final("a")) == {ViolationKind.LOST}
+    assert _kinds(_ONE, {"s": [Stored("a", 1, "Z")]}) == {ViolationKind.MUTATED}
 
 
 def test_sessions_are_judged_apart() -> None:
@@ -409,8 +409,8 @@ def test_sessions_are_judged_apart() -> None:
 
 def test_messages_of_the_store_itself_are_not_invented_when_named() -> None:
     assert check(_ONE, _final("ap"), own={"p"}).ok
-    assert check(_ONE, _final("ap")).kinds == {Kind.INVENTED}
-    assert check([*_ONE, _read(30, 31, "ap")], _final("a"), own={"p"}).kinds == {Kind.LOST}
+    assert check(_ONE, _final("ap")).kinds == {ViolationKind.INVENTED}
+    assert check([*_ONE, _read(30, 31, "ap")], _final("a"), own={"p"}).kinds == {ViolationKind.LOST}
 
 
 @pytest.mark.parametrize(
@@ -863,16 +863,16 @@ def _rise(world: _World, session: str) -> None:
     world.events += [begun, Acked("z", 1, session, (len(stored),), world.tick())]
 
 
-_CORRUPTIONS: dict[Kind, Callable[[_World, str], None]] = {
-    Kind.LOST: _drop,
-    Kind.DUPLICATE: _repeat,
-    Kind.REORDER: _swap,
-    Kind.MUTATED: _change,
-    Kind.GAP: _cut_out,
-    Kind.INVENTED: _add,
-    Kind.TORN: _tear,
-    Kind.STALE_READ: _age,
-    Kind.ZOMBIE_WRITE: _rise,
+_CORRUPTIONS: dict[ViolationKind, Callable[[_World, str], None]] = {
+    ViolationKind.LOST: _drop,
+    ViolationKind.DUPLICATE: _repeat,
+    ViolationKind.REORDER: _swap,
+    ViolationKind.MUTATED: _change,
+    ViolationKind.GAP: _cut_out,
+    ViolationKind.INVENTED: _add,
+    ViolationKind.TORN: _tear,
+    ViolationKind.STALE_READ: _age,
+    ViolationKind.ZOMBIE_WRITE: _rise,
 }
 
 
@@ -880,7 +880,7 @@ _CORRUPTIONS: dict[Kind, Callable[[_World, str], None]] = {
 @settings(max_examples=settings().max_examples // 3)  # The cases above have each rule by itself.
 @given(world=_worlds(), session=st.sampled_from(_SESSIONS))
 def test_one_corruption_of_a_legal_execution_is_reported(
-    kind: Kind, world: _World, session: str
+    kind: ViolationKind, world: _World, session: str
 ) -> None:
     _CORRUPTIONS[kind](world, session)
     verdict = check(world.events, world.final)
@@ -1128,5 +1128,5 @@ def _judge_as_lost(directory: Path) -> Verdict:
     verdict = check(events, {})
     acked = sum(isinstance(event, Acked) for event in events)
     assert len(verdict.findings) == 50 * acked
-    assert verdict.kinds == {Kind.LOST}
+    assert verdict.kinds == {ViolationKind.LOST}
     return verdict

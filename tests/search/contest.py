@@ -14,8 +14,8 @@ from holdfast import Store
 from holdfast.search import fts5, manager
 from holdfast.search.index_erasure import Eraser
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Verb
-from holdfast.testing.conformance.fixtures import together
+from holdfast.storage.protocol import Operation
+from holdfast.testing.conformance.fixtures import run_concurrently
 
 T = TypeVar("T")
 LONG = 60.0  # seconds
@@ -54,7 +54,7 @@ class Contest:
         """Pause the next write of a store after its commit."""
         write = store.backend.write
 
-        def paused(verb: Verb[T], *, alone: bool = False) -> T:
+        def paused(verb: Operation[T], *, alone: bool = False) -> T:
             done = write(verb, alone=alone)
             if not self.written.is_set():
                 self.written.set()
@@ -70,7 +70,7 @@ class Contest:
             assert self.written.wait(LONG)
             second()
 
-        together(first, later)
+        run_concurrently(first, later)
 
 
 class _Threading:
@@ -115,8 +115,8 @@ def _patient_file(contest: Contest) -> type[fts5.IndexFile]:
         """An index for whose lock an erasure waits without a timeout."""
 
         def be_patient(self, seconds: float) -> None:
-            super().be_patient(seconds)
-            if seconds >= manager._PATIENCE:  # noqa: SLF001 - so long an erasure waits
+            super().set_busy_timeout(seconds)
+            if seconds >= manager._LOCK_TIMEOUT_S:  # noqa: SLF001 - so long an erasure waits
                 until = time.monotonic() + LONG
                 self._connection.set_busy_handler(lambda _: self._wait(until))
 

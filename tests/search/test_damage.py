@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Message, Store
 from holdfast.search import index_file
-from holdfast.search.fts5 import IndexFile, telling
+from holdfast.search.fts5 import IndexFile, index_errors
 from tests.search.corpora import message
 
 _TALKS = 12
@@ -66,7 +66,7 @@ def _must_go_on(store: Store) -> None:
 
 def test_the_index_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No message that is indexed is scanned."""
-    monkeypatch.setattr("holdfast.search.scan.entries", None)
+    monkeypatch.setattr("holdfast.search.scan.find_in_segment", None)
     with holdfast.open(path) as store:
         _must_find(store)
 
@@ -225,7 +225,7 @@ def test_the_engine_fails_while_it_adds(
     real: Callable[..., None] = IndexFile.add
 
     def fail(self: IndexFile, docs: object) -> None:
-        with telling():
+        with index_errors():
             raise error
 
     with holdfast.open(path) as store:
@@ -244,7 +244,7 @@ def test_the_engine_fails_while_it_searches(path: Path, monkeypatch: pytest.Monk
     def fail(api: object, *_: object) -> None:
         raise apsw.CorruptError
 
-    monkeypatch.setattr("holdfast.search.fts5._counts", fail)
+    monkeypatch.setattr("holdfast.search.fts5._count_phrases", fail)
     with holdfast.open(path) as store:
         _must_find(store)
         store.session("talk-0").append(Message.user("more"))
@@ -255,14 +255,14 @@ def test_an_append_knows_nothing_of_the_index(path: Path, monkeypatch: pytest.Mo
     """No file of it is opened, nothing of it is imported, nothing of it changes."""
     before = {file.name: file.stat().st_mtime_ns for file in path.parent.glob("agent.db-search*")}
     monkeypatch.setattr(index_file, "connect", None)
-    monkeypatch.setattr(index_file, "is_there", None)
+    monkeypatch.setattr(index_file, "exists", None)
     with holdfast.open(path) as store:
         session = store.session("talk-0")
         for number in range(5):
             session.append(Message.user(f"more {number}"))
         with session.turn() as turn:
             turn.user("in a turn")
-        assert store._runtime._index is None  # noqa: SLF001 - that is the test
+        assert store._context._index is None  # noqa: SLF001 - that is the test
     after = {file.name: file.stat().st_mtime_ns for file in path.parent.glob("agent.db-search*")}
     assert before == after
 

@@ -82,8 +82,10 @@ def test_an_index_that_has_half_of_it(
             pass
         truth = Truth(store)
         monkeypatch.setattr("holdfast.search.indexer._STEP_MESSAGES", 7)
-        monkeypatch.setattr("holdfast.search.manager._BRIEFLY", 0.0)
-        monkeypatch.setattr("holdfast.search.manager.Index._start", lambda self: None)
+        monkeypatch.setattr("holdfast.search.manager._QUICK_CATCH_UP_S", 0.0)
+        monkeypatch.setattr(
+            "holdfast.search.manager.IndexManager._start_background", lambda self: None
+        )
         for text in rnd.sample(QUERIES, 12):
             _check(store, truth, text, thinking=False, all_branches=rnd.random() < 0.5)
 

@@ -20,7 +20,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, Text, Thinking, ToolCall
-from holdfast.context import Runtime
+from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
 from holdfast.errors import OutcomeUnknown
 from holdfast.operations.erase import erase
@@ -28,8 +28,8 @@ from holdfast.search import index_file
 from holdfast.search.fts5 import IndexFile
 from holdfast.session import number_of
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Verb
-from holdfast.testing.conformance.fixtures import together
+from holdfast.storage.protocol import Operation
+from holdfast.testing.conformance.fixtures import run_concurrently
 from holdfast.values import Scan
 from tests.crash._bytes import filled_gaps
 from tests.search.contest import LONG, Contest
@@ -131,7 +131,7 @@ def _die(path: Path, when: str = "before the index forgets") -> None:
 def _documents(path: Path) -> int:
     file = IndexFile(path.with_name("agent.db-search"))
     try:
-        return file.documents()
+        return file.message_count()
     finally:
         file.close()
 
@@ -214,7 +214,7 @@ def test_while_another_process_has_the_index_open(path: Path) -> None:
 
 
 def test_so_much_that_the_index_goes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.search.index_erasure._MOST", 3)
+    monkeypatch.setattr("holdfast.search.index_erasure._MAX_MESSAGES", 3)
     with holdfast.open(path) as store:
         store.purge("doomed")
         assert not path.with_name("agent.db-search").exists()
@@ -342,13 +342,13 @@ def test_killed_while_another_process_wipes(
 ) -> None:
     """A process that wipes its own erasure does not complete that of the other one."""
     with holdfast.open(path) as store:
-        scrub = store.backend.scrub
+        scrub = store.backend.wipe
 
         def once_the_other_has_written() -> tuple[str, ...]:
             pausing.write()
             return scrub()
 
-        monkeypatch.setattr(store.backend, "scrub", once_the_other_has_written)
+        monkeypatch.setattr(store.backend, "wipe", once_the_other_has_written)
         assert store.session("talk-0").erase(1).pending == ()
         pausing.process.kill()
     assert _index_files_holding(path)
@@ -361,7 +361,7 @@ def test_while_another_process_erases_and_does_not_come_to_an_end(
     path: Path, pausing: _Pausing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole index is removed under that process, which notices and finishes anyway."""
-    monkeypatch.setattr("holdfast.search.manager._PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.search.manager._LOCK_TIMEOUT_S", 0.1)
     with holdfast.open(path) as store:
         session = store.session("talk-0")
         session.append(_doomed(3000))
@@ -423,16 +423,16 @@ Meanwhile = Callable[[Callable[[], object]], None]
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Calls a function when the next erasure has read what it will erase, before its write."""
     waiting: list[Callable[[], object]] = []
-    surround = Runtime.erasing
+    surround = StoreContext.erasing
 
     @contextmanager
-    def erasing(runtime: Runtime, doomed: Sequence[Segment] | None) -> Iterator[None]:
+    def erasing(runtime: StoreContext, doomed: Sequence[Segment] | None) -> Iterator[None]:
         if waiting:
             waiting.pop()()
         with surround(runtime, doomed):
             yield
 
-    monkeypatch.setattr(Runtime, "erasing", erasing)
+    monkeypatch.setattr(StoreContext, "erasing", erasing)
     return waiting.append
 
 
@@ -528,9 +528,9 @@ def test_one_that_is_under_way_in_another_thread_is_not_settled(
 ) -> None:
     """The note that wiping is pending stays until the words are out of the index."""
     begin, left = threading.Event(), list[set[str]]()
-    settle = Erasure.settle
+    settle = Erasure.wipe_and_scan
     with holdfast.open(path) as store:
-        scrub = store.backend.scrub
+        scrub = store.backend.wipe
 
         def once_the_other_has_written(erasure: Erasure) -> tuple[tuple[str, ...], Scan]:
             if not begin.is_set():
@@ -548,9 +548,9 @@ def test_one_that_is_under_way_in_another_thread_is_not_settled(
             assert begin.wait(LONG)
             store.purge("doomed")
 
-        monkeypatch.setattr(Erasure, "settle", once_the_other_has_written)
-        monkeypatch.setattr(store.backend, "scrub", scrubbed)
-        together(lambda: store.session("talk-0").erase(1), purge)
+        monkeypatch.setattr(Erasure, "wipe_and_scan", once_the_other_has_written)
+        monkeypatch.setattr(store.backend, "wipe", scrubbed)
+        run_concurrently(lambda: store.session("talk-0").erase(1), purge)
     assert left == [set(), set()]
 
 
@@ -564,7 +564,7 @@ def test_somebody_who_knows_of_no_index_erases_too(
         store.search("red")
         write = store.backend.write
 
-        def beside(verb: Verb[T], *, alone: bool = False) -> T:
+        def beside(verb: Operation[T], *, alone: bool = False) -> T:
             other.backend.write(erase(number_of(session), "message-3000", None))
             return write(verb, alone=alone)
 
@@ -578,7 +578,7 @@ def test_a_commit_before_the_index_is_wiped_does_not_bring_bytes_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not from the log, where it put pages as they were: the unused middle of all is empty."""
-    index, empty_log = path.with_name("agent.db-search"), index_file.empty_log
+    index, empty_log = path.with_name("agent.db-search"), index_file.truncate_wal
 
     def commit() -> None:
         with closing(index_file.connect(index, readonly=False)) as other:
@@ -593,7 +593,7 @@ def test_a_commit_before_the_index_is_wiped_does_not_bring_bytes_back(
             waiting.pop()()
         return done
 
-    monkeypatch.setattr(index_file, "empty_log", emptied)
+    monkeypatch.setattr(index_file, "truncate_wal", emptied)
     with holdfast.open(path) as store:
         assert store.purge("doomed").pending == ()
     assert filled_gaps(index) == []
@@ -644,7 +644,7 @@ def test_an_erasure_of_which_nobody_knows_whether_it_was_stored(
         store.search("red")
         write = store.backend.write
 
-        def doubtful(verb: Verb[T], *, alone: bool = False) -> T:
+        def doubtful(verb: Operation[T], *, alone: bool = False) -> T:
             write(verb, alone=alone)
             raise OutcomeUnknown("the answer was lost")
 

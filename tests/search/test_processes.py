@@ -22,20 +22,20 @@ _TALKS, _STEP = 10, 20
 # What is called when an index is made anew, the how manieth time, and whether it is done by then.
 _STEPPING = [
     ("holdfast.search.indexer.step", 3, True),  # added, not committed
-    ("holdfast.search.manager.Index._step", 3, True),
-    ("holdfast.search.manager.Index.catch_up", 1, False),  # nothing of it is there yet
+    ("holdfast.search.manager.IndexManager._step", 3, True),
+    ("holdfast.search.manager.IndexManager.catch_up", 1, False),  # nothing of it is there yet
 ]
 _MOMENTS = {
     "sqlite": [
-        ("holdfast.search.index_file._empty", 1, True),  # the log of the old one
-        ("holdfast.search.index_file._empty", 3, False),
-        ("holdfast.search.index_file._empty", 3, True),  # the old one itself
+        ("holdfast.search.index_file._overwrite", 1, True),  # the log of the old one
+        ("holdfast.search.index_file._overwrite", 3, False),
+        ("holdfast.search.index_file._overwrite", 3, True),  # the old one itself
         ("holdfast.search.index_file._build", 1, True),  # and it has no name yet
         *_STEPPING,
     ],
     "postgresql": [
         (
-            "holdfast.search.tsvector.TablePlace._clear",
+            "holdfast.search.tsvector.IndexTableLocation._delete_rows",
             1,
             False,
         ),  # of the old one there are only rows

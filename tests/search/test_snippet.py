@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from holdfast.search import snippet as snippet_module
 from holdfast.search.document import Document
-from holdfast.search.match import frequencies, how_many, matches
+from holdfast.search.match import count_present, frequencies, matches
 from holdfast.search.query import parse
-from holdfast.search.snippet import LEFT_OUT, Snippet, marked, snippet
-from holdfast.search.tokenize import Span, Traced, traced_parts, traced_words, words
+from holdfast.search.snippet import ELLIPSIS, Snippet, marked, snippet
+from holdfast.search.tokenize import Span, TracedTokens, traced_parts, traced_words, words
 from tests.search.material import NOW, texts
 
 _FILLER = "Nobody knows why it takes so long to come this far. " * 20
@@ -98,7 +98,7 @@ def test_a_place_far_behind_is_found() -> None:
 def test_a_phrase_of_many_words_is_found_in_a_long_text() -> None:
     phrase = " ".join(f"word{number}" for number in range(800))
     found = _shown(f"{_FILLER * 100}{phrase} {_FILLER}", f'"{phrase}"', width=70)
-    assert found.text.startswith(f"{LEFT_OUT}word0 word1")
+    assert found.text.startswith(f"{ELLIPSIS}word0 word1")
     assert found.marks == ((1, len(found.text) - 1),)
 
 
@@ -110,7 +110,7 @@ def test_a_width_too_small_to_show_anything_is_widened() -> None:
 def test_a_snippet_is_a_piece_of_its_text(text: str, query: str, width: int) -> None:
     shown = _shown(text, query, width=width)
     assert len(shown.text) <= max(width, 16)
-    inside = shown.text.removeprefix(LEFT_OUT).removesuffix(LEFT_OUT)
+    inside = shown.text.removeprefix(ELLIPSIS).removesuffix(ELLIPSIS)
     assert inside in " ".join(text.split())
     at = 0
     for start, end in shown.marks:
@@ -183,7 +183,7 @@ def test_looking_piece_by_piece_finds_as_much_as_looking_at_all(text: str, width
 @given(text=texts, query=texts)
 def test_a_term_is_there_if_it_is_there_at_least_once(text: str, query: str) -> None:
     for asked in (parse(query, now=NOW), parse(text[: len(query)], now=NOW)):
-        assert how_many(asked.terms, text) == sum(map(bool, frequencies(asked.terms, text)))
+        assert count_present(asked.terms, text) == sum(map(bool, frequencies(asked.terms, text)))
 
 
 def _every_place(
@@ -200,7 +200,7 @@ def _every_place(
     return found
 
 
-def _wanted(traced: Traced, query: str) -> Iterator[tuple[str, ...]]:
+def _wanted(traced: TracedTokens, query: str) -> Iterator[tuple[str, ...]]:
     """Return search terms: from the text itself, and from a query."""
     for tokens in (traced.tokens, words(query)):
         for size in (1, 2, 3):
@@ -224,7 +224,7 @@ def test_many_terms_are_shown_as_few_are(text: str, query: str, width: int) -> N
     """Terms that are found one by one, and by an index of all tokens."""
     with pytest.MonkeyPatch.context() as patch:
         shown = [_shown(text, query, width=width)]
-        patch.setattr(snippet_module, "_FEW", 0)
+        patch.setattr(snippet_module, "_MAX_UNINDEXED_TERMS", 0)
         shown.append(_shown(text, query, width=width))
     assert shown[0] == shown[1]
 
@@ -233,7 +233,7 @@ def test_a_query_of_very_many_words_that_are_all_there() -> None:
     """It takes time in proportion to its length."""
     said = [f"word{number * 7919 % 3_000}" for number in range(3_000)]
     shown = _shown(" ".join(said), " ".join(sorted(said)))
-    inside = shown.text.removesuffix(LEFT_OUT)
+    inside = shown.text.removesuffix(ELLIPSIS)
     assert shown.text.startswith("word0 word1919 ")
     assert [shown.text[start:end] for start, end in shown.marks] == inside.split()
 

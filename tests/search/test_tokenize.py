@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.search.fold import JOINED, folded
-from holdfast.search.tokenize import LONGEST, part_spans, parts, spans, words
+from holdfast.search.fold import JOINED, fold
+from holdfast.search.tokenize import MAX_TOKEN_CHARS, part_spans, parts, spans, words
 from tests.search.material import ODD, texts
 
 _TOKEN = re.compile(r"[a-z0-9\x80-\U0010ffff]+|[+#%$]+")
@@ -86,8 +86,8 @@ def test_parts(text: str, expected: str) -> None:
 
 
 def test_a_long_run_is_cut_into_words_next_to_each_other() -> None:
-    assert [len(word) for word in words("x" * 150)] == [LONGEST, LONGEST, 22]
-    assert [len(word) for word in words("+" * 70 + "x")] == [LONGEST, 6, 1]
+    assert [len(word) for word in words("x" * 150)] == [MAX_TOKEN_CHARS, MAX_TOKEN_CHARS, 22]
+    assert [len(word) for word in words("+" * 70 + "x")] == [MAX_TOKEN_CHARS, 6, 1]
     assert parts("xY" * 32) == []  # many tiny pieces
     assert len(parts("Word" * 16)) == 16
     assert parts("Word" * 17) == []  # longer than a word may be
@@ -97,7 +97,7 @@ def test_a_long_run_is_cut_into_words_next_to_each_other() -> None:
 def test_a_token_holds_nothing_that_separates_tokens(text: str) -> None:
     for token in [*words(text), *parts(text)]:
         assert _TOKEN.fullmatch(token)
-        assert len(token) <= LONGEST
+        assert len(token) <= MAX_TOKEN_CHARS
         token.encode()  # no lone surrogate
 
 
@@ -133,7 +133,7 @@ def _has_a_seam(name: str) -> bool:
 @given(text=st.text("aAbBzZ019xyXY _+.", max_size=80))
 def test_the_parts_of_a_text_are_those_of_its_names_one_by_one(text: str) -> None:
     """Names are found by their case boundaries; the words between are not read."""
-    names = [name for name in re.findall("[A-Za-z0-9]+", text) if len(name) <= LONGEST]
+    names = [name for name in re.findall("[A-Za-z0-9]+", text) if len(name) <= MAX_TOKEN_CHARS]
     assert parts(text) == [piece for name in names for piece in parts(name)]
     for name in names:
         assert bool(parts(name)) <= _has_a_seam(name)
@@ -151,14 +151,14 @@ def test_a_place_is_where_the_signs_of_a_word_are(text: str) -> None:
     """Folding sign by sign gives the sign that every folded character came from."""
     came_from: list[tuple[int, int]] = []
     for sign in _SIGN.finditer(text):
-        new = folded(sign[0])
+        new = fold(sign[0])
         if new or not came_from:
             came_from += [sign.span()] * len(new)
             latest = len(new)
         else:  # an accent
             came_from[-latest:] = [(start, sign.end()) for start, _ in came_from[-latest:]]
     # Only ASCII keeps its case. `lower` would also change Cherokee, which folds to capitals.
-    at, plain = 0, "".join(map(folded, _SIGN.findall(text))).translate(_LOWER_ASCII)
+    at, plain = 0, "".join(map(fold, _SIGN.findall(text))).translate(_LOWER_ASCII)
     for token, start, end in spans(text):
         at = plain.find(token, at)
         while at >= 0 and (came_from[at][0], came_from[at + len(token) - 1][1]) != (start, end):
@@ -192,7 +192,7 @@ def test_half_a_megabyte_of_anything_is_read_in_a_moment(kind: str) -> None:
     """No quadratic work: the time limit of a test is far more than this takes."""
     character = ODD[kind]
     size = len(character.encode("utf-8", "surrogatepass"))
-    assert all(len(token) <= LONGEST for token in words(character * (500_000 // size)))
+    assert all(len(token) <= MAX_TOKEN_CHARS for token in words(character * (500_000 // size)))
     mixed = f"{character}a" * 10_000
     assert [token for token, _, _ in spans(mixed)] == words(mixed)
     assert [token for token, _, _ in part_spans(mixed)] == parts(mixed)

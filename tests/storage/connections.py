@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from holdfast.storage.postgres import backend, search_tables
-from holdfast.storage.postgres.connection import Link
-from holdfast.storage.postgres.conninfo import Target
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import ConnInfo
 
 _MAX_PREPARED = 300  # A link prepares no more than 500 statements; one store needs less than 200.
 
@@ -26,9 +26,9 @@ class _Shelf:
 
     def __init__(self) -> None:
         self.open = True
-        self._free: dict[Target, list[_KeptLink]] = {}
+        self._free: dict[ConnInfo, list[_KeptLink]] = {}
 
-    def take(self, target: Target) -> Link:
+    def take(self, target: ConnInfo) -> Connection:
         """Return a connection that was kept, or a new one."""
         free = self._free.setdefault(target, [])
         while free:
@@ -46,10 +46,10 @@ class _Shelf:
             link.close()
 
 
-class _KeptLink(Link):
+class _KeptLink(Connection):
     """A connection that goes back to its shelf when it is closed."""
 
-    def __init__(self, target: Target, shelf: _Shelf) -> None:
+    def __init__(self, target: ConnInfo, shelf: _Shelf) -> None:
         self.target = target
         self._shelf = shelf
         self._kept = False
@@ -71,7 +71,7 @@ class _KeptLink(Link):
         self.journeys = 0
         self.patience = self.target.answer
         try:
-            self.birth = self._look_around()
+            self.birth = self._read_backend_id()
         except psycopg.Error:
             super().close()
             return False
@@ -88,8 +88,8 @@ def kept_links() -> Iterator[None]:
     """Let all stores on a server that are opened meanwhile share their connections in turn."""
     log, index = _Shelf(), _Shelf()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "Link", log.take)
-        patch.setattr(search_tables, "Link", index.take)
+        patch.setattr(backend, "Connection", log.take)
+        patch.setattr(search_tables, "Connection", index.take)
         try:
             yield
         finally:

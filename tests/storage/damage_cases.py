@@ -20,13 +20,13 @@ import apsw
 from holdfast import codec
 from holdfast.errors import Damaged
 from holdfast.storage.sqlite.backend import create_store
-from holdfast.storage.sqlite.checksums import SEALED, UNSEALED
+from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, EXCLUDED_COLUMNS
 from holdfast.storage.sqlite.repair.row_scan import open_damaged
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
 from holdfast.values import SalvageReport
 
-TABLES = (*SEALED, "messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta")
+TABLES = (*CHECKSUMMED_TABLES, "messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta")
 REMADE = {"meta", "quarantine"}  # What a salvaged store has of its own.
 Content = dict[str, list[tuple[Any, ...]]]
 
@@ -34,9 +34,9 @@ Content = dict[str, list[tuple[Any, ...]]]
 def seal(connection: apsw.Connection) -> None:
     """Make the checksums right, as docs/format.md says: values in order, by JSON and CRC-32."""
     connection.create_scalar_function("crc", _crc, -1)
-    for table in SEALED:
+    for table in CHECKSUMMED_TABLES:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        names = ", ".join(name for name in columns[:-1] if name != UNSEALED.get(table))
+        names = ", ".join(name for name in columns[:-1] if name != EXCLUDED_COLUMNS.get(table))
         connection.execute(f"UPDATE {table} SET crc = crc({names})")  # noqa: S608
 
 

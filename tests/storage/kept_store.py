@@ -26,7 +26,7 @@ from holdfast.codec import BLOB_THRESHOLD
 from holdfast.storage.registry import open_backend
 from holdfast.storage.sqlite.repair.row_scan import open_damaged
 from holdfast.testing.conformance.fixtures import SetClock
-from holdfast.url import parse
+from holdfast.url import parse_url
 from holdfast.values import Provenance
 from tests.storage.damage_cases import seal
 from tests.transfer.views import lines_of, listed
@@ -100,7 +100,7 @@ def checksums(path: Path) -> dict[str, list[int]]:
 
 
 def _opened(path: Path, tenant: str, clock: SetClock) -> Store:
-    where = parse(f"sqlite:///{path}", {})
+    where = parse_url(f"sqlite:///{path}", {})
     return Store(
         open_backend(where, tenant=tenant, durability="process", readonly=False, clock=clock), clock
     )

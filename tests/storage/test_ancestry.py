@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from holdfast.storage.ancestry import (
     Path,
+    PathBranch,
     Segment,
-    Step,
-    cut,
-    holder,
-    interval,
-    joined,
-    lies_on,
+    branch_at,
+    cut_segment,
+    is_on_path,
+    join_path,
     ranges,
-    shared,
+    seq_range,
+    shared_length,
 )
 
 Place = tuple[int, int]
@@ -24,7 +24,7 @@ Place = tuple[int, int]
 
 def extend(path: Path, fork_seq: int, branch: int, session_id: str) -> Path:
     """Return the path of a branch that leaves this path after `fork_seq`, one step at a time."""
-    kept = [cut(segment, fork_seq) for segment in path if segment.first <= fork_seq]
+    kept = [cut_segment(segment, fork_seq) for segment in path if segment.first <= fork_seq]
     return (*kept, Segment(branch, fork_seq + 1, None, session_id))
 
 
@@ -83,7 +83,7 @@ def test_a_place_lies_on_a_history_or_not(
     """Up to the head, which is not part of the path."""
     path, places = history
     if seq <= len(places):
-        assert lies_on(path, branch, seq) == ((branch, seq) in places)
+        assert is_on_path(path, branch, seq) == ((branch, seq) in places)
 
 
 @given(histories())
@@ -138,8 +138,8 @@ def test_every_branch_of_a_tree_has_its_history(tree: list[Grown]) -> None:
 def test_the_holder_is_the_branch_a_message_lies_on(tree: list[Grown]) -> None:
     """Every message has one; seq 0 has none."""
     for each in tree:
-        assert holder(each.path, 0) is None
-        held = [holder(each.path, seq) for seq in range(1, len(each.places) + 1)]
+        assert branch_at(each.path, 0) is None
+        held = [branch_at(each.path, seq) for seq in range(1, len(each.places) + 1)]
         assert held == [branch for branch, _ in each.places]
 
 
@@ -152,27 +152,27 @@ def test_two_histories_share_what_they_begin_with_alike(
     shorter = min(len(one.places), len(two.places))
     alike = [left == right for left, right in zip(one.places, two.places, strict=False)]
     common = [*alike, False].index(False)
-    assert shared(one.path, two.path, shorter) == common
-    assert shared(two.path, one.path, shorter) == common
+    assert shared_length(one.path, two.path, shorter) == common
+    assert shared_length(two.path, one.path, shorter) == common
     limit = data.draw(st.integers(0, shorter))
-    assert shared(one.path, two.path, limit) == min(limit, common)
+    assert shared_length(one.path, two.path, limit) == min(limit, common)
 
 
 @given(trees(), st.data())
 def test_a_path_is_put_together_from_its_branches(tree: list[Grown], data: st.DataObject) -> None:
     """From the newest branch upwards, also from a path that is cached already."""
     each = data.draw(st.sampled_from(tree))
-    steps: list[Step] = []
+    steps: list[PathBranch] = []
     older: list[Path] = [each.path]
     current: int | None = tree.index(each) + 1
     while current is not None:
         up = tree[current - 1]
-        steps.append(Step(current, up.fork_seq, f"s{current}"))
+        steps.append(PathBranch(current, up.fork_seq, f"s{current}"))
         current = up.parent
         older.append(() if current is None else tree[current - 1].path)
-    assert joined(steps) == each.path
+    assert join_path(steps) == each.path
     known = data.draw(st.integers(0, len(steps)))
-    assert joined(steps[:known], older[known]) == each.path
+    assert join_path(steps[:known], older[known]) == each.path
 
 
 def test_branches_without_messages_leave_no_trace_in_a_path() -> None:
@@ -181,18 +181,18 @@ def test_branches_without_messages_leave_no_trace_in_a_path() -> None:
     empty = extend(first, 3, 2, "s")
     past = extend(empty, 3, 3, "s")
     assert past == (Segment(1, 1, 3, "s"), Segment(3, 4, None, "s"))
-    assert joined([Step(3, 3, "s"), Step(2, 3, "s"), Step(1, 0, "s")]) == past
-    assert shared(empty, past, 3) == shared(first, past, 3) == 3
+    assert join_path([PathBranch(3, 3, "s"), PathBranch(2, 3, "s"), PathBranch(1, 0, "s")]) == past
+    assert shared_length(empty, past, 3) == shared_length(first, past, 3) == 3
     assert extend(past, 0, 4, "s") == (Segment(4, 1, None, "s"),)
-    assert shared(past, extend(past, 0, 4, "s"), 0) == 0
+    assert shared_length(past, extend(past, 0, 4, "s"), 0) == 0
 
 
 def test_a_segment_is_only_ever_shortened() -> None:
     """A cut after its end changes nothing."""
     segment = Segment(1, 3, 7, "s")
-    assert cut(segment, 5).last == 5
-    assert cut(segment, 9) is segment
-    assert cut(Segment(1, 3, None, "s"), 9).last == 9
+    assert cut_segment(segment, 5).last == 5
+    assert cut_segment(segment, 9) is segment
+    assert cut_segment(Segment(1, 3, None, "s"), 9).last == 9
 
 
 @given(
@@ -205,7 +205,7 @@ def test_an_interval_is_the_end_of_what_lies_between(
     head: int, limit: int | None, before: int | None, after: int | None
 ) -> None:
     """The newest `limit`; with `after` alone the first `limit`: paging works both ways."""
-    low, high = interval(head, limit=limit, before=before, after=after)
+    low, high = seq_range(head, limit=limit, before=before, after=after)
     between = [
         seq
         for seq in range(1, head + 1)
@@ -221,13 +221,13 @@ def test_an_interval_is_the_end_of_what_lies_between(
 def test_pages_cover_a_history_both_ways(page: int) -> None:
     """Back by `before`, forward by `after`: every seq once."""
     back: list[int] = []
-    low, high = interval(10, limit=page, before=None, after=None)
+    low, high = seq_range(10, limit=page, before=None, after=None)
     while low <= high:
         back = [*range(low, high + 1), *back]
-        low, high = interval(10, limit=page, before=low, after=None)
+        low, high = seq_range(10, limit=page, before=low, after=None)
     forward: list[int] = []
-    low, high = interval(10, limit=page, before=None, after=0)
+    low, high = seq_range(10, limit=page, before=None, after=0)
     while low <= high:
         forward += range(low, high + 1)
-        low, high = interval(10, limit=page, before=None, after=high)
+        low, high = seq_range(10, limit=page, before=None, after=high)
     assert back == forward == list(range(1, 11))

@@ -14,14 +14,14 @@ from holdfast.storage.postgres.backend import PostgresBackend  # noqa: E402
 from holdfast.storage.protocol import Backend  # noqa: E402 - the suite's asserts come first
 from holdfast.storage.sqlite.backend import SQLiteBackend  # noqa: E402
 from holdfast.testing import BackendConformance  # noqa: E402
-from holdfast.testing.conformance.append import Appending  # noqa: E402
-from holdfast.testing.conformance.backend_protocol import Seam  # noqa: E402
-from holdfast.testing.conformance.blobs import Blobs  # noqa: E402
-from holdfast.testing.conformance.drafts import Drafts  # noqa: E402
-from holdfast.testing.conformance.purge import Purging  # noqa: E402
-from holdfast.testing.conformance.recovery import Recovery  # noqa: E402
-from holdfast.testing.conformance.retries import Retries  # noqa: E402
-from holdfast.url import Durability, Location, parse  # noqa: E402
+from holdfast.testing.conformance.append import AppendTests  # noqa: E402
+from holdfast.testing.conformance.backend_protocol import BackendProtocolTests  # noqa: E402
+from holdfast.testing.conformance.blobs import BlobTests  # noqa: E402
+from holdfast.testing.conformance.drafts import DraftTests  # noqa: E402
+from holdfast.testing.conformance.purge import PurgeTests  # noqa: E402
+from holdfast.testing.conformance.recovery import RecoveryTests  # noqa: E402
+from holdfast.testing.conformance.retries import RetryTests  # noqa: E402
+from holdfast.url import Durability, Location, parse_url  # noqa: E402
 from tests.servers import wipe  # noqa: E402
 from tests.storage.connections import kept_links  # noqa: E402
 from tests.storage.damage_cases import copy_store  # noqa: E402
@@ -61,7 +61,16 @@ class TestSQLite(_InAFile, BackendConformance):
     durability = "process"
 
 
-class TestSQLitePower(_InAFile, Seam, Appending, Blobs, Drafts, Recovery, Purging, Retries):
+class TestSQLitePower(
+    _InAFile,
+    BackendProtocolTests,
+    AppendTests,
+    BlobTests,
+    DraftTests,
+    RecoveryTests,
+    PurgeTests,
+    RetryTests,
+):
     """A file, synced by each commit.
 
     How it is synced is one setting of a connection, so only what writes in many ways is run again.
@@ -89,7 +98,7 @@ class TestPostgres(BackendConformance):
 
     def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
         return PostgresBackend(
-            parse(self.url, {}),
+            parse_url(self.url, {}),
             tenant=tenant,
             readonly=readonly,
             clock=clock,

@@ -16,11 +16,11 @@ import pytest
 from holdfast import Session, Store
 from holdfast.aio import AsyncSession
 from holdfast.aio import draft as async_draft
-from holdfast.draft import Draft, DraftState
+from holdfast.draft import Draft, DraftCore
 from holdfast.errors import OutcomeUnknown, StoreFull, StoreUnavailable, TurnLost
-from holdfast.scheduler import Keeper, Task
+from holdfast.scheduler import ScheduledTask, Scheduler
 from holdfast.session import number_of
-from holdfast.storage.protocol import Pending, Transaction, Verb
+from holdfast.storage.protocol import Operation, PendingWrite, Transaction
 from holdfast.testing.conformance.fixtures import SetClock
 from tests import store_urls
 from tests.storage.test_interrupted import interrupt, interrupt_awaited, said
@@ -34,11 +34,11 @@ class Background:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._due: list[DraftState] = []
+        self._due: list[DraftCore] = []
 
-    def note(self, task: Task) -> None:
+    def note(self, task: ScheduledTask) -> None:
         """Note a flush that was scheduled; leases are not renewed."""
-        if isinstance(task, DraftState):
+        if isinstance(task, DraftCore):
             self._due.append(task)
 
     def run(self) -> int:
@@ -69,7 +69,7 @@ def session(store: Store) -> Session:
 @pytest.fixture
 def background(store: Store, monkeypatch: pytest.MonkeyPatch) -> Background:
     made = Background(store)
-    monkeypatch.setattr(Keeper, "schedule", lambda _, task, __: made.note(task))
+    monkeypatch.setattr(Scheduler, "schedule", lambda _, task, __: made.note(task))
     return made
 
 
@@ -94,12 +94,12 @@ def recovered_text(session: Session, clock: SetClock) -> Callable[[], str]:
 
 
 def handing_over(
-    store: Store, patch: pytest.MonkeyPatch, once: Callable[[Verb[Any]], Pending[Any]]
+    store: Store, patch: pytest.MonkeyPatch, once: Callable[[Operation[Any]], PendingWrite[Any]]
 ) -> None:
     """Replace the next `submit` of a store by `once`."""
     submit = store.backend.submit
 
-    def replaced(verb: Verb[Any]) -> Pending[Any]:
+    def replaced(verb: Operation[Any]) -> PendingWrite[Any]:
         patch.setattr(store.backend, "submit", submit)
         return once(verb)
 
@@ -126,7 +126,7 @@ def test_a_flush_behind_the_close_of_its_reply_stores_nothing(
         reply = turn.stream()
         reply.write("hello")
 
-        def behind(verb: Verb[Any]) -> Pending[Any]:
+        def behind(verb: Operation[Any]) -> PendingWrite[Any]:
             reply.close()
             return store.backend.submit(verb)
 
@@ -238,7 +238,7 @@ def test_a_background_flush_that_was_not_taken_is_tried_again(
 ) -> None:
     """A store that does not even accept the write may do so later; the next write says so."""
 
-    def refuse(_: Verb[Any]) -> Pending[Any]:
+    def refuse(_: Operation[Any]) -> PendingWrite[Any]:
         raise StoreUnavailable("no thread can be started")
 
     reply.write("hello")

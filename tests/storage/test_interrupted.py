@@ -24,7 +24,7 @@ from holdfast.aio import turn as async_turn
 from holdfast.aio.completion_queue import run_write
 from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown, SessionBusy, StoreFull
-from holdfast.storage.protocol import Backend, Verb
+from holdfast.storage.protocol import Backend, Operation
 from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.testing.faults import FailingDisk, failing_disk
 from holdfast.url import Location
@@ -53,7 +53,7 @@ def interrupt(store: Store, patch: pytest.MonkeyPatch, when: str, error: BaseExc
     """Let the next write be interrupted: before it went through, or just behind."""
     write = store.backend.write
 
-    def once(verb: Verb[T]) -> T:
+    def once(verb: Operation[T]) -> T:
         patch.setattr(store.backend, "write", write)
         if when == "behind":
             write(verb)
@@ -67,7 +67,7 @@ def interrupt_awaited(
 ) -> None:
     """Let the next write that a module of the async API awaits be interrupted, likewise."""
 
-    async def once(backend: Backend, verb: Verb[Any]) -> object:
+    async def once(backend: Backend, verb: Operation[Any]) -> object:
         patch.setattr(module, "run_write", run_write)
         if when == "behind":
             await run_write(backend, verb)
@@ -357,7 +357,7 @@ def test_a_turn_that_is_still_held_is_not_given_up(session: Session) -> None:
 def test_only_the_holder_can_give_up() -> None:
     """Another process, or a forked child, has its own say; another turn is another thing."""
     holder = processes.this_process()
-    processes.give_up("a token")
+    processes.mark_given_up("a token")
     assert processes.has_given_up(holder, "a token")
     assert not processes.has_given_up(holder, "another token")
     for other in ({"pid": holder.pid + 1}, {"host": "elsewhere"}, {"started": "long ago"}):

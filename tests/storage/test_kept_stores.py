@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast import Message, codec
 from holdfast.storage.sqlite.backend import create_store
-from holdfast.storage.sqlite.checksums import SEALED, covered, seal
+from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, covered_columns, row_checksum
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
 from tests.storage import kept_store
@@ -59,7 +59,7 @@ def test_its_checksums_are_those_that_would_be_made_today(path: Path, version: s
     """Of every row of every table."""
     _, _, kept = kept_store.expected(version)
     connection = apsw.Connection(str(path))
-    made = {table: _sealed(connection, table) for table in SEALED}
+    made = {table: _sealed(connection, table) for table in CHECKSUMMED_TABLES}
     query = "SELECT id, turn, CAST(body AS BLOB) FROM messages ORDER BY place"
     made["messages"] = [codec.checksum(*row) for row in connection.execute(query)]
     connection.close()
@@ -69,9 +69,9 @@ def test_its_checksums_are_those_that_would_be_made_today(path: Path, version: s
 
 def _sealed(connection: apsw.Connection, table: str) -> list[int]:
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-    names = ", ".join(covered(table, columns))
+    names = ", ".join(covered_columns(table, columns))
     query = f"SELECT {names} FROM {table} ORDER BY {kept_store.KEYS[table]}"  # noqa: S608
-    return [seal(row) for row in connection.execute(query)]
+    return [row_checksum(row) for row in connection.execute(query)]
 
 
 def test_it_can_be_gone_on_with(path: Path) -> None:
@@ -85,7 +85,7 @@ def test_it_can_be_gone_on_with(path: Path) -> None:
         with session.turn() as turn:
             one, two = turn.take_queued()
         assert one.text == "and then?"
-        assert store.blob(codec.digest(b"wait")) == b"wait"
+        assert store.blob(codec.sha256_hex(b"wait")) == b"wait"
         assert [part.size for part in two.parts if isinstance(part, holdfast.File)] == [4]
         for info in store.sessions(limit=100):
             head = store.get(info.id).head()

@@ -15,23 +15,23 @@ from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
 from holdfast.storage.ancestry import ranges
 from holdfast.storage.memory import MemoryBackend
 from holdfast.storage.protocol import (
-    Listing,
+    BranchStart,
     MessageRow,
     QueueRow,
+    SessionFilter,
     SessionRow,
     Snapshot,
-    Start,
     ToolRow,
     Transaction,
     TurnRow,
-    Unreadable,
+    UnreadableSession,
     UsageRow,
 )
 from holdfast.url import Location
 from holdfast.values import Holder, Usage
 
 _LATER = 60.0
-_BLOB = codec.digest(b"data")
+_BLOB = codec.sha256_hex(b"data")
 
 
 def _open(*, readonly: bool = False) -> MemoryBackend:
@@ -97,8 +97,8 @@ def _message(seq: int, id: str | None = None) -> MessageRow:
     return MessageRow(seq, name, 1, codec.checksum(name, 1, body), body)
 
 
-def _start(mark: str) -> Start:
-    return Start(token=mark)
+def _start(mark: str) -> BranchStart:
+    return BranchStart(token=mark)
 
 
 def _advance(tx: Transaction, session: int, count: int) -> None:
@@ -132,8 +132,8 @@ def _change(tx: Transaction, n: int) -> None:
     tx.put_session(msgspec.structs.replace(row, key="other", title="B"))
     tx.put_session(msgspec.structs.replace(row, trashed_at=1))
     _advance(tx, n, 2)
-    tx.add_blob(n, 4, codec.digest(b"more"), b"more")
-    tx.refer_blob(n, 5, _BLOB)
+    tx.add_blob(n, 4, codec.sha256_hex(b"more"), b"more")
+    tx.add_blob_reference(n, 5, _BLOB)
     tx.add_usage(n, UsageRow(1, "model", Usage(1, 2), 3))
     tx.add_usage(n, UsageRow(1, None, Usage(1, 2), 3))
     tx.put_turn(msgspec.structs.replace(_turn(n, 1), state="failed", error="e"))
@@ -151,10 +151,10 @@ def _change(tx: Transaction, n: int) -> None:
 
 def _everything(snapshot: Snapshot) -> list[object]:
     """All a snapshot tells, in the order in which it tells it."""
-    listed = snapshot.list_sessions(Listing(), before=None, limit=99)
+    listed = snapshot.list_sessions(SessionFilter(), before=None, limit=99)
     told: list[object] = [listed, snapshot.activity_after(0, 99), snapshot.find_run("run")]
     for item in listed:
-        assert not isinstance(item, Unreadable)
+        assert not isinstance(item, UnreadableSession)
         row, head = item
         path = snapshot.path(head.branch)
         told += [
@@ -205,7 +205,7 @@ def _erase(tx: Transaction, n: int) -> None:
     cut = tx.cut_branch(1, 0)
     tx.drop_blobs(cut.blobs)
     tx.drop_branch(1)
-    tx.drop_belongings(n)
+    tx.drop_session_rows(n)
     tx.drop_session(n)
 
 
@@ -242,7 +242,7 @@ _STEPS: tuple[Callable[[Transaction, int], object], ...] = (
     lambda tx, i: tx.put_turn(_turn(1, i)),
     lambda tx, i: tx.add_usage(1, UsageRow(i, None, Usage(i), i)),
     lambda tx, i: tx.add_blob(1, i, _BLOB, b"data"),
-    lambda tx, i: tx.add_branch(1, i + 1, Start(parent=1, fork_seq=i, token=f"t{i}"), i),
+    lambda tx, i: tx.add_branch(1, i + 1, BranchStart(parent=1, fork_seq=i, token=f"t{i}"), i),
     lambda tx, i: tx.end_branch(1, i),
     lambda tx, i: tx.cut_branch(1, i),
     lambda tx, _: tx.drop_blobs({_BLOB} if tx.blob(_BLOB) else ()),
@@ -302,7 +302,7 @@ def test_a_handed_over_verb_is_done_at_once_and_keeps_its_error() -> None:
     for ask in (failed.result, failed.outcome):
         with pytest.raises(LookupError):
             ask()
-    assert not stored.give_up()
+    assert not stored.withdraw()
     assert backend.read(lambda snapshot: snapshot.draft(1, 1)), "the draft is still there"
 
 

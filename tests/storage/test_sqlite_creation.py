@@ -16,7 +16,7 @@ from holdfast import Message, Store
 from holdfast.errors import Damaged
 from holdfast.storage import registry
 from holdfast.storage.sqlite import location
-from holdfast.storage.sqlite.process_lock import Turnstile
+from holdfast.storage.sqlite.process_lock import ProcessLock
 from holdfast.url import Location
 
 
@@ -33,7 +33,7 @@ def _made_by_another(path: Path, others: list[Store]) -> None:
     store = holdfast.open(path)
     others.append(store)
     store.session("talk").append(Message.user("from the other process", id="other"))
-    assert location.log_size(path) > 0
+    assert location.wal_size(path) > 0
 
 
 def _missed(path: Path, then: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,16 +55,16 @@ def _missed(path: Path, then: Callable[[], None], monkeypatch: pytest.MonkeyPatc
 
 def _before_the_lock(then: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Call `then` before the lock is acquired under which a store is created."""
-    enter = Turnstile.enter_within
+    enter = ProcessLock.acquire_within
     happened: list[bool] = []
 
-    def enter_within(self: Turnstile, seconds: float) -> None:
+    def enter_within(self: ProcessLock, seconds: float) -> None:
         if not happened:
             happened.append(True)
             then()
         enter(self, seconds)
 
-    monkeypatch.setattr(Turnstile, "enter_within", enter_within)
+    monkeypatch.setattr(ProcessLock, "acquire_within", enter_within)
 
 
 def _ids(path: Path, *, readonly: bool = False) -> list[str]:
@@ -88,7 +88,7 @@ def test_a_store_made_right_after_the_check_is_there_for_commands(
     """The existence check returns true and does not report damage."""
     path = tmp_path / "store.db"
     _missed(path, partial(_made_by_another, path, others), monkeypatch)
-    assert registry.empty_place(Location("sqlite", str(path))) is None
+    assert registry.missing_store(Location("sqlite", str(path))) is None
 
 
 def test_a_store_made_before_the_lock_is_acquired_is_opened(
@@ -120,6 +120,6 @@ def test_a_store_taken_away_before_the_lock_is_acquired_leaves_its_log_alone(
 
 def test_a_log_that_is_removed_meanwhile_has_no_bytes(tmp_path: Path) -> None:
     """The last process that uses a store removes its log: counting its bytes then does not fail."""
-    assert location.log_size(tmp_path / "store.db") == 0
+    assert location.wal_size(tmp_path / "store.db") == 0
     (tmp_path / "store.db-wal").write_bytes(b"1234")
-    assert location.log_size(tmp_path / "store.db") == 4
+    assert location.wal_size(tmp_path / "store.db") == 4

@@ -24,25 +24,25 @@ import holdfast
 from holdfast import File, Goal, Message, ToolCall, Usage
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
 from holdfast.storage.sqlite.backend import create_store
-from holdfast.storage.sqlite.checksums import SEALED, UNSEALED
+from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, EXCLUDED_COLUMNS
 from holdfast.storage.sqlite.repair import verify as verifying
 from holdfast.storage.sqlite.repair.column_rules import (
     BRANCHES,
     HEADS,
     MESSAGES,
-    OWNED,
     QUARANTINE,
+    SESSION_TABLES,
     SESSIONS,
     USAGE,
 )
 from holdfast.storage.sqlite.repair.row_scan import (
-    Hole,
-    Owned,
+    KeyedTable,
+    MisfiledRow,
     Row,
-    Stray,
-    Table,
+    SessionTable,
+    UnreadableRange,
     open_damaged,
-    rows,
+    scan_rows,
 )
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify, verify_file
@@ -236,7 +236,7 @@ def test_a_flipped_byte_of_any_row_of_any_table_is_noticed_or_changes_nothing(
     assert set(tables) == set(truth) - {"messages", "blobs"}
     for table, places in tables.items():
         # A checksum detects any bit it covers equally well; the long test flips every bit.
-        count = 12 if table in SEALED else 60
+        count = 12 if table in CHECKSUMMED_TABLES else 60
         for at in chance.sample(places, k=min(count, len(places))):
             bit = 1 << chance.randrange(8)
             case = f"{table}: {at} ^ {bit}"
@@ -541,10 +541,19 @@ def test_every_table_is_checked_by_the_columns_it_has(sound: bytes, tmp_path: Pa
     """`crc` comes last, and what verify and salvage read is what the schema has, in its order."""
     schema = _schema(put(tmp_path / "a.db", sound))
     assert set(schema) == set(TABLES)
-    assert {table for table, columns in schema.items() if columns[-1] == "crc"} == set(SEALED)
-    read: tuple[Table | Owned, ...] = (SESSIONS, HEADS, BRANCHES, USAGE, QUARANTINE, *OWNED)
+    assert {table for table, columns in schema.items() if columns[-1] == "crc"} == set(
+        CHECKSUMMED_TABLES
+    )
+    read: tuple[KeyedTable | SessionTable, ...] = (
+        SESSIONS,
+        HEADS,
+        BRANCHES,
+        USAGE,
+        QUARANTINE,
+        *SESSION_TABLES,
+    )
     assert {table.name: list(table.columns) for table in read} == {
-        table: schema[table] for table in SEALED
+        table: schema[table] for table in CHECKSUMMED_TABLES
     }
 
 
@@ -555,7 +564,7 @@ def test_what_no_checksum_covers_is_in_an_index_too(sound: bytes, tmp_path: Path
         table: [str(sql) for (sql,) in connection.execute(
             "SELECT sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = ? AND sql NOT LIKE "
             "'%WHERE%'", (table,))]
-        for table in UNSEALED
+        for table in EXCLUDED_COLUMNS
     }  # fmt: skip
     connection.close()
     assert all(indexed.values())
@@ -574,9 +583,9 @@ ONE_ROW = {
 }
 OF_ONE_ROW = [
     (table.name, column)
-    for table in (SESSIONS, HEADS, BRANCHES, USAGE, *OWNED)
+    for table in (SESSIONS, HEADS, BRANCHES, USAGE, *SESSION_TABLES)
     for column in table.columns
-    if column != UNSEALED.get(table.name)
+    if column != EXCLUDED_COLUMNS.get(table.name)
 ]
 
 
@@ -908,10 +917,10 @@ def test_the_scan_skips_no_row_that_can_be_read(tmp_path: Path, seed: int) -> No
     path.write_bytes(data)
     connection = open_damaged(path)
     readable = {n for n in range(1, 2001) if _has(connection, n)}
-    items = list(rows(connection, Table("t", "n", ("text",))))
+    items = list(scan_rows(connection, KeyedTable("t", "n", ("text",))))
     connection.close()
     assert {item.key for item in items if isinstance(item, Row)} == readable
-    holes = [item for item in items if isinstance(item, Hole)]
+    holes = [item for item in items if isinstance(item, UnreadableRange)]
     lost = {n for n in range(1, 2001) if any(hole.first <= n <= hole.last for hole in holes)}
     assert lost & readable == set()
     assert lost | readable == set(range(1, 2001))
@@ -941,16 +950,16 @@ def test_a_row_under_a_wrong_number_is_put_where_it_belongs(tmp_path: Path, othe
     data[cell : cell + width] = _varint(other)
     path.write_bytes(data)
     connection = open_damaged(path)
-    dense = list(rows(connection, Table("t", "n", ("text",), dense=True)))
-    plain = list(rows(connection, Table("t", "n", ("text",))))
+    dense = list(scan_rows(connection, KeyedTable("t", "n", ("text",), dense=True)))
+    plain = list(scan_rows(connection, KeyedTable("t", "n", ("text",))))
     connection.close()
-    assert [(item.key, item.filed_as) for item in dense if isinstance(item, Row)] == [
+    assert [(item.key, item.stored_key) for item in dense if isinstance(item, Row)] == [
         (base + 1, None),
         (base + 2, None),
         (base + 3, other),
         (base + 4, None),
     ]
-    assert [item.key for item in plain if isinstance(item, Stray)] == [other]
+    assert [item.key for item in plain if isinstance(item, MisfiledRow)] == [other]
 
 
 def _varint(number: int) -> bytes:
@@ -963,7 +972,7 @@ def test_a_table_that_is_not_there_is_a_hole(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     _numbered(path, 3)
     connection = open_damaged(path)
-    (hole,) = rows(connection, MESSAGES)
+    (hole,) = scan_rows(connection, MESSAGES)
     connection.close()
-    assert isinstance(hole, Hole)
+    assert isinstance(hole, UnreadableRange)
     assert "no such table" in hole.why

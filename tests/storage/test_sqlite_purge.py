@@ -264,7 +264,7 @@ def test_a_reader_in_the_way_is_told_and_the_next_purge_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.db"
-    monkeypatch.setattr(backend, "_PATIENCE", 100)
+    monkeypatch.setattr(backend, "_WIPE_BUSY_TIMEOUT_MS", 100)
     with holdfast.open(path) as store:
         flock = Flock(store, random.Random(4))
         for _ in range(3):

@@ -43,12 +43,20 @@ from holdfast.errors import (
 )
 from holdfast.operations import append as append_operation
 from holdfast.operations import queries, sessions, turns
-from holdfast.storage.protocol import HeadRow, MessageRow, Pending, Query, Start, Transaction, Verb
+from holdfast.storage.protocol import (
+    BranchStart,
+    HeadRow,
+    MessageRow,
+    Operation,
+    PendingWrite,
+    Query,
+    Transaction,
+)
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.backend import SQLiteBackend
-from holdfast.storage.sqlite.connection import check_engine
-from holdfast.storage.sqlite.location import NETWORK, filesystem_of
-from holdfast.storage.sqlite.writer import SQLiteEngine
+from holdfast.storage.sqlite.connection import check_sqlite_version
+from holdfast.storage.sqlite.location import NETWORK_FILESYSTEMS, filesystem_of
+from holdfast.storage.sqlite.writer import SQLiteWriterConnection
 from holdfast.testing.faults import Recording, record
 from holdfast.url import Durability, Location
 from holdfast.values import Head
@@ -151,7 +159,7 @@ def crashed(path: Path, *statements: str) -> None:
 def test_an_engine_that_may_corrupt_is_refused(version: str) -> None:
     """All affected versions are refused, and the error says what to do."""
     with pytest.raises(StoreUnavailable, match="Install a current apsw"):
-        check_engine(version)
+        check_sqlite_version(version)
 
 
 @pytest.mark.parametrize(
@@ -159,12 +167,12 @@ def test_an_engine_that_may_corrupt_is_refused(version: str) -> None:
 )
 def test_an_engine_without_the_flaw_is_taken(version: str) -> None:
     """Older and newer versions, and the two patched ones, are accepted."""
-    check_engine(version)
+    check_sqlite_version(version)
 
 
 def test_the_engine_in_use_is_sound() -> None:
     """The installed version is accepted."""
-    check_engine(apsw.sqlite_lib_version())
+    check_sqlite_version(apsw.sqlite_lib_version())
 
 
 @pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
@@ -370,8 +378,10 @@ def test_a_mount_point_outside_of_ascii_is_understood() -> None:
 
 def test_network_file_systems_are_known_by_name() -> None:
     """File systems without reliable locks are refused, local ones are not."""
-    assert {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"} <= NETWORK
-    assert NETWORK.isdisjoint({"ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", "f2fs"})
+    assert {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"} <= NETWORK_FILESYSTEMS
+    assert NETWORK_FILESYSTEMS.isdisjoint(
+        {"ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", "f2fs"}
+    )
 
 
 def test_no_mounts_no_answer() -> None:
@@ -935,7 +945,7 @@ def test_writes_that_shared_a_failed_commit_are_all_kept(path: Path, disk: Faili
 # -------------------------------------------------------------------------------- group commit
 
 
-def _append(store: Store, *messages: Message, expect: Head | None = None) -> Verb[Head]:
+def _append(store: Store, *messages: Message, expect: Head | None = None) -> Operation[Head]:
     batch = codec.encode_batch(messages, datetime.now(UTC))
     return append_operation.append(_number(store), batch, expect=expect)
 
@@ -974,7 +984,7 @@ class _GoOn:
 @contextmanager
 def _held_up(
     path: Path, vfs: str | None = None
-) -> Iterator[tuple[Store, Callable[[Verb[Head]], Pending[Head]], _GoOn]]:
+) -> Iterator[tuple[Store, Callable[[Operation[Head]], PendingWrite[Head]], _GoOn]]:
     """Open a store whose writer is busy: what is submitted waits, and is then run together."""
     go_on = _GoOn()
     with open_store(path, vfs=vfs) as store:
@@ -1021,7 +1031,7 @@ def _rename(tx: Transaction, head: HeadRow) -> None:
 
 
 def _branch(tx: Transaction, head: HeadRow) -> None:
-    start = Start(parent=head.branch, fork_seq=1, asked_seq=1, reason="rewind", token="-")  # noqa: S106
+    start = BranchStart(parent=head.branch, fork_seq=1, asked_seq=1, reason="rewind", token="-")  # noqa: S106
     tx.add_branch(head.session, 2, start, tx.now())
 
 
@@ -1107,11 +1117,11 @@ def test_a_withdrawn_write_is_not_done(path: Path) -> None:
     """A write withdrawn before it began is never run, and its result says so."""
     with _held_up(path) as (store, submit, go_on):
         kept, withdrawn = submit(_append(store, said("c"))), submit(_append(store, said("d")))
-        assert withdrawn.give_up()
+        assert withdrawn.withdraw()
         go_on()
         assert kept.result().seq == 3
         store.flush()
-        assert not kept.give_up(), "what is done cannot be given up"
+        assert not kept.withdraw(), "what is done cannot be given up"
         with pytest.raises(StoreUnavailable, match="nothing was stored"):
             withdrawn.result()
         assert ids(store) == ["a", "b", "c"]
@@ -1123,20 +1133,20 @@ def test_a_write_can_be_withdrawn_until_its_transaction_has_begun(
 ) -> None:
     """While the writer waits for the process lock or SQLite's own, nothing has begun."""
     waits, go_on = threading.Event(), threading.Event()
-    real = getattr(SQLiteEngine, step)
+    real = getattr(SQLiteWriterConnection, step)
 
-    def wait(engine: SQLiteEngine) -> object:
+    def wait(engine: SQLiteWriterConnection) -> object:
         waits.set()
         assert go_on.wait(60)
         return real(engine)
 
     with open_store(path) as store:
         verbs = [_append(store, said(id)) for id in "cd"]
-        monkeypatch.setattr(SQLiteEngine, step, wait)
+        monkeypatch.setattr(SQLiteWriterConnection, step, wait)
         withdrawn, kept = (store.backend.submit(verb) for verb in verbs)
         assert waits.wait(60)
         try:
-            assert withdrawn.give_up()
+            assert withdrawn.withdraw()
         finally:
             go_on.set()
         with pytest.raises(StoreUnavailable, match="nothing was stored"):
@@ -1159,7 +1169,7 @@ def test_a_write_that_runs_is_not_withdrawn(path: Path) -> None:
         pending = store.backend.submit(slow)
         assert running.wait(60)
         try:
-            assert not pending.give_up()
+            assert not pending.withdraw()
         finally:
             go_on.set()
         assert pending.result().seq == 3
@@ -1172,12 +1182,12 @@ def test_a_transaction_that_cannot_begin_is_told_to_all_who_wait(
 ) -> None:
     """They fail at once, not at their deadlines; the store works again when it can begin."""
 
-    def fail(_: SQLiteEngine) -> None:
+    def fail(_: SQLiteWriterConnection) -> None:
         raise error("fails on demand")
 
     with open_store(path) as store:
         verbs = [_append(store, said(id)) for id in "cd"]
-        monkeypatch.setattr(SQLiteEngine, "begin", fail)
+        monkeypatch.setattr(SQLiteWriterConnection, "begin", fail)
         for pending in [store.backend.submit(verb) for verb in verbs]:
             with pytest.raises(StoreUnavailable, match="fails on demand"):
                 pending.result()
@@ -1375,7 +1385,7 @@ READS: dict[str, Callable[[int], Query[object]]] = {
     "queued": queries.queued,
     "usage": queries.usage,
 }
-WRITES: dict[str, Callable[[int], Verb[object]]] = {
+WRITES: dict[str, Callable[[int], Operation[object]]] = {
     "recover": turns.recover,
     "update": partial(sessions.update, changes={"title": "mine now"}),
     "append": partial(

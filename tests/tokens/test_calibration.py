@@ -17,9 +17,9 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, Usage
-from holdfast.operations.token_calibration import factor, measure
-from holdfast.tokens import MESSAGE, of_text
-from holdfast.values import Measured, Text, Thinking
+from holdfast.operations.token_calibration import compare_reply_tokens, correction_factor
+from holdfast.tokens import MESSAGE_TOKENS, of_text
+from holdfast.values import MeasuredTokens, Text, Thinking
 
 _RECORDED: Final = Path(__file__).parent / "recorded.json"
 
@@ -61,12 +61,12 @@ def _windows(store: Store, family: str, *, reported: bool) -> Iterator[tuple[int
         session = store.create(model=f"model-{family}")
         truth = 0
         for said in conversation:
-            truth += MESSAGE + said["tokens"][family]
+            truth += MESSAGE_TOKENS + said["tokens"][family]
             if said["role"] != "assistant":
                 session.append(Message.user(said["text"]))
                 continue
             estimate = session.window().tokens
-            told = truth - said["tokens"][family] - MESSAGE
+            told = truth - said["tokens"][family] - MESSAGE_TOKENS
             yield estimate, told
             usage = Usage(input=told, output=said["tokens"][family]) if reported else None
             model = f"model-{family}"
@@ -116,12 +116,12 @@ def _reply(output: int, reasoning: int = 0, *, thought: bool = False) -> Message
 def test_only_replies_whose_words_are_known_to_be_counted_tell(
     message: Message, counted: int
 ) -> None:
-    measured = measure(message, [])
+    measured = compare_reply_tokens(message, [])
     assert measured.counted == counted
     assert bool(measured.estimated) == bool(counted)
 
 
-def _asked_again(counted: int, model: str = "m") -> Measured:
+def _asked_again(counted: int, model: str = "m") -> MeasuredTokens:
     """Return what a reply tells that was sent so many tokens more than the one before."""
     before = [
         Message.user("word " * 50),
@@ -129,12 +129,12 @@ def _asked_again(counted: int, model: str = "m") -> Measured:
         Message.user("word " * 100),
     ]
     usage = Usage(input=1_000 + counted, output=13)
-    return measure(Message.assistant("word " * 10, usage=usage, model=model), before)
+    return compare_reply_tokens(Message.assistant("word " * 10, usage=usage, model=model), before)
 
 
 def test_a_request_tells_what_came_since_the_one_before() -> None:
-    estimated = 2 * (MESSAGE + of_text("word " * 100))
-    assert _asked_again(300) == Measured(300, estimated)
+    estimated = 2 * (MESSAGE_TOKENS + of_text("word " * 100))
+    assert _asked_again(300) == MeasuredTokens(300, estimated)
 
 
 @pytest.mark.parametrize(
@@ -148,24 +148,24 @@ def test_a_request_tells_what_came_since_the_one_before() -> None:
 def test_a_request_that_is_not_the_one_before_and_more_tells_only_its_reply(
     counted: int, model: str
 ) -> None:
-    assert _asked_again(counted, model) == Measured(13, of_text("word " * 10))
+    assert _asked_again(counted, model) == MeasuredTokens(13, of_text("word " * 10))
 
 
 @pytest.mark.parametrize(
     ("measured", "expected"),
     [
-        (Measured(), 1.0),
-        (Measured(300, 100), 1.0),  # too little to believe
-        (Measured(1_100, 1_000), 1.1),
-        (Measured(1_111, 1_000), 1.12),
-        (Measured(10**9, 1_000), 3.0),
-        (Measured(1, 1_000), 0.5),
+        (MeasuredTokens(), 1.0),
+        (MeasuredTokens(300, 100), 1.0),  # too little to believe
+        (MeasuredTokens(1_100, 1_000), 1.1),
+        (MeasuredTokens(1_111, 1_000), 1.12),
+        (MeasuredTokens(10**9, 1_000), 3.0),
+        (MeasuredTokens(1, 1_000), 0.5),
     ],
 )
 def test_the_factor_goes_in_small_steps_and_not_too_far(
-    measured: Measured, expected: float
+    measured: MeasuredTokens, expected: float
 ) -> None:
-    assert factor(measured) == pytest.approx(expected)
+    assert correction_factor(measured) == pytest.approx(expected)
 
 
 def _talk(session: Session, times: int, *, output: Callable[[int], int], model: str = "m") -> None:

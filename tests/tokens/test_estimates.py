@@ -102,7 +102,7 @@ def test_two_texts_cost_what_both_cost(left: str, right: str) -> None:
 @given(text=some.texts)
 def test_a_message_costs_its_parts_and_a_little(text: str) -> None:
     message = Message.user([text, text])
-    assert tokens.of_message(message) == tokens.MESSAGE + 2 * tokens.of_text(text)
+    assert tokens.of_message(message) == tokens.MESSAGE_TOKENS + 2 * tokens.of_text(text)
 
 
 _LONG: Final = "word " * 1_000
@@ -129,6 +129,8 @@ def test_a_file_costs_something_whatever_its_size() -> None:
         tokens.of_part(File(name="a.png", mime="image/png", data=b"x" * size))
         for size in (1, 1_000_000)
     )
-    assert small == large == tokens.IMAGE
+    assert small == large == tokens.IMAGE_TOKENS
     assert tokens.of_part(File(name="a.pdf", mime="application/pdf", data=b"x")) > 0
-    assert tokens.of_part(ToolResult("c", (File(mime="image/png", data=b"x"),))) >= tokens.IMAGE
+    assert (
+        tokens.of_part(ToolResult("c", (File(mime="image/png", data=b"x"),))) >= tokens.IMAGE_TOKENS
+    )

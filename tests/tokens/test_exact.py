@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.tokens import MESSAGE
-from holdfast.windows.tokenizers import exact
+from holdfast.tokens import MESSAGE_TOKENS
+from holdfast.windows.tokenizers import tokenizer_for
 
 _RECORDED: Final = Path(__file__).parent / "recorded.json"
 
@@ -33,7 +33,7 @@ _RECORDED: Final = Path(__file__).parent / "recorded.json"
     ],
 )
 def test_a_known_model_counts_as_recorded(model: str, family: str) -> None:
-    count = exact(model)
+    count = tokenizer_for(model)
     assert count is not None
     for said in json.loads(_RECORDED.read_text(encoding="utf-8"))[0]:
         assert count(said["text"]) == said["tokens"][family]
@@ -41,7 +41,7 @@ def test_a_known_model_counts_as_recorded(model: str, family: str) -> None:
 
 @pytest.mark.parametrize("model", [None, "", "claude-opus-4", "my-own", "gemini-2.5-pro"])
 def test_of_an_unknown_model_nothing_is_claimed(model: str | None) -> None:
-    assert exact(model) is None
+    assert tokenizer_for(model) is None
 
 
 def test_a_window_for_a_known_model_is_counted_exactly() -> None:
@@ -49,7 +49,7 @@ def test_a_window_for_a_known_model_is_counted_exactly() -> None:
     with holdfast.open("memory:") as store:
         session = store.create(model="gpt-4o")
         session.append(*[Message.user(said["text"]) for said in recorded])
-        told = sum(MESSAGE + said["tokens"]["o200k_base"] for said in recorded)
+        told = sum(MESSAGE_TOKENS + said["tokens"]["o200k_base"] for said in recorded)
         assert session.window().tokens == told
         assert session.window(max_tokens=told).left_out == ()
         assert session.window(max_tokens=told - 1).left_out != ()
@@ -58,7 +58,7 @@ def test_a_window_for_a_known_model_is_counted_exactly() -> None:
 
 
 def test_text_that_is_not_unicode_is_counted_as_it_is_sent() -> None:
-    count = exact("gpt-4o")
+    count = tokenizer_for("gpt-4o")
     assert count is not None
     assert count("a\ud800b") == count("a?b")
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import File, Message, Store, ToolCall, Turn, Usage, codec, open_async
 from holdfast.errors import Diverged, HoldfastError, Invalid, ReadOnly
-from holdfast.storage.memory import MemoryBackend, Tables
-from holdfast.storage.protocol import Backend, Pending, Query, Snapshot, Verb
-from holdfast.values import Contents, CopyReport, Goal, Holder
+from holdfast.storage.memory import MemoryBackend, MemoryTables
+from holdfast.storage.protocol import Backend, Operation, PendingWrite, Query, Snapshot
+from holdfast.values import CopyReport, Goal, Holder, StoreContents
 from tests.model.strategies import names
 from tests.store_urls import KINDS, Kind, place, superuser
 from tests.transfer.builders import numbers, steps, take
@@ -188,7 +188,7 @@ def test_counts_and_hashes_are_told(source: Store, target: Store) -> None:
     assert report.same
     assert report.source == report.target
     counts = msgspec.structs.replace(report.source, sha256="")
-    assert counts == Contents(sessions=2, messages=8, turns=1, queued=1, blobs=1, sha256="")
+    assert counts == StoreContents(sessions=2, messages=8, turns=1, queued=1, blobs=1, sha256="")
     source.session("talk").update(title="Another")
     assert source.copy(target).source.sha256 != report.source.sha256
 
@@ -543,7 +543,7 @@ def _watched(backend: Backend, told: Callable[[str], object]) -> Iterator[None]:
         told("read")
         return read(query)
 
-    def submitted(verb: Verb[T]) -> Pending[T]:
+    def submitted(verb: Operation[T]) -> PendingWrite[T]:
         told("submit")
         return submit(verb)
 
@@ -632,7 +632,7 @@ def _change_one(rows: dict[Any, Any], **fields: object) -> None:
     rows[key] = msgspec.structs.replace(row, **fields)
 
 
-def _change_message(tables: Tables) -> None:
+def _change_message(tables: MemoryTables) -> None:
     """Change the content of a message, and update its checksum."""
     rows = next(iter(tables.messages.values()))
     seq, row = next(iter(rows.items()))
@@ -641,7 +641,7 @@ def _change_message(tables: Tables) -> None:
     rows[seq] = msgspec.structs.replace(row, body=body, crc=crc)
 
 
-_TAMPERED: dict[str, Callable[[Tables], object]] = {
+_TAMPERED: dict[str, Callable[[MemoryTables], object]] = {
     "title": lambda t: _change_one(t.sessions, title="mine"),
     "goal": lambda t: _change_one(t.sessions, goal=codec.to_json(Goal("mine"))),
     "preview": lambda t: _change_one(t.heads, preview="mine"),

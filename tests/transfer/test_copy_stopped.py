@@ -18,7 +18,7 @@ from holdfast import File, Message, Store, Usage, url
 from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown, StorageError, StoreFull
 from holdfast.storage.memory import MemoryBackend
-from holdfast.storage.protocol import Pending, Verb
+from holdfast.storage.protocol import Operation, PendingWrite
 from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.testing.faults import failing_disk
 from holdfast.transfer import copy, store_source
@@ -41,9 +41,9 @@ def _copy(pipe: Pipe, source: str, target: str) -> None:
         pipe.hear()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copy, "_PACE", 20)
-        patch.setattr(copy, "_MESSAGES_AT_ONCE", 250)
-        patch.setattr(store_source, "_PAGE", 25)
+        patch.setattr(copy, "_PROGRESS_MESSAGES", 20)
+        patch.setattr(copy, "_MAX_BATCH_MESSAGES", 250)
+        patch.setattr(store_source, "_PAGE_MESSAGES", 25)
         with holdfast.open(source, readonly=True) as one, holdfast.open(target) as two:
             one.copy(two, progress=tell)
 
@@ -180,7 +180,7 @@ class _Again(MemoryBackend):
 
     undone = False
 
-    def submit(self, verb: Verb[T]) -> Pending[T]:
+    def submit(self, verb: Operation[T]) -> PendingWrite[T]:
         if self.undone:
             with pytest.raises(ZeroDivisionError):
                 self.write(lambda tx: (verb(tx), 1 // 0))
@@ -192,7 +192,7 @@ class _Again(MemoryBackend):
 @pytest.mark.parametrize("undone", [False, True])
 def test_a_verb_that_runs_twice(undone: bool) -> None:
     """Each session is copied once, counted as added, and updated once."""
-    location = url.parse("memory:", {})
+    location = url.parse_url("memory:", {})
     backend = _Again(location, tenant="default", readonly=False, clock=SystemClock())
     backend.undone = undone
     with holdfast.open("memory:") as source, Store(backend) as target:

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import File, Goal, Message, Raw, Store, Text, Thinking, ToolCall, ToolResult, Usage
 from holdfast.errors import BadQuery, Invalid
-from holdfast.transfer.redact.redactor import MOST_TOLD, Redactor
-from holdfast.transfer.redact.secrets import ALL, DEFAULT, detectors
+from holdfast.transfer.redact.redactor import MAX_FINDINGS, Redactor
+from holdfast.transfer.redact.secrets import ALL_NAMES, DEFAULT_NAMES, detectors_named
 from holdfast.values import JSON, Provenance, Redaction
 from tests.store_urls import KINDS, place
 from tests.transfer.views import files, lines_of, shown
@@ -380,7 +380,7 @@ def test_what_cannot_be_read_is_redacted_as_well(tmp_path: Path, target: Store) 
 
 def test_a_message_that_marks_make_too_long_for_a_line() -> None:
     """Its parts are dropped, because the line would be too long to import."""
-    redactor = Redactor(detectors(), longest=6_000)
+    redactor = Redactor(detectors_named(), longest=6_000)
     text = " ".join(f"password=Zx{n % 10}qT9w" for n in range(250))
     message = Message.user([text, File("a.txt", None, b"x", size=1)], name="n")
     now, fresh = redactor.message("a" * 16, message, lambda _: None)
@@ -423,8 +423,8 @@ _MAIL: Final = "write to nora.lund@fjord-mail.no"
         ("email", {"email"}),
         (["email"], {"email"}),
         (("default", "email"), {"openai-key", "email"}),
-        (DEFAULT, {"openai-key"}),
-        (ALL, {"openai-key", "email"}),
+        (DEFAULT_NAMES, {"openai-key"}),
+        (ALL_NAMES, {"openai-key", "email"}),
         ("github-token", set()),
         (None, set()),
         ((), set()),
@@ -496,12 +496,12 @@ def test_a_review_of_a_store_for_reading(tmp_path: Path) -> None:
 
 def test_more_than_anybody_reads(tmp_path: Path) -> None:
     """All are counted and replaced, the first ten thousand listed."""
-    many = "\n".join(f"password=Zx{n:05}qT" for n in range(MOST_TOLD + 5))
+    many = "\n".join(f"password=Zx{n:05}qT" for n in range(MAX_FINDINGS + 5))
     with holdfast.open("memory:") as store:
         store.session("k").append(Message.user(many))
         report = store.export(tmp_path / "x")
     assert report.review is not None
-    assert (report.review.replaced, len(report.findings)) == (MOST_TOLD + 5, MOST_TOLD)
+    assert (report.review.replaced, len(report.findings)) == (MAX_FINDINGS + 5, MAX_FINDINGS)
     assert b"Zx10004qT" not in (tmp_path / "x").read_bytes()
 
 

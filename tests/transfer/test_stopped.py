@@ -15,8 +15,8 @@ import holdfast
 from holdfast import Message, Store
 from holdfast.clock import SystemClock
 from holdfast.storage.memory import MemoryBackend
-from holdfast.storage.protocol import Pending, Verb
-from holdfast.url import parse
+from holdfast.storage.protocol import Operation, PendingWrite
+from holdfast.url import parse_url
 from tests.concurrency.children import Child, Pipe
 from tests.store_urls import Kind, await_the_end_of, place
 from tests.transfer.views import listed, shown
@@ -92,7 +92,7 @@ class _Again(MemoryBackend):
 
     undone = False
 
-    def submit(self, verb: Verb[T]) -> Pending[T]:
+    def submit(self, verb: Operation[T]) -> PendingWrite[T]:
         if self.undone:
             with pytest.raises(ZeroDivisionError):
                 self.write(lambda tx: (verb(tx), 1 // 0))
@@ -104,7 +104,7 @@ class _Again(MemoryBackend):
 @pytest.mark.parametrize("undone", [False, True])
 def test_a_verb_that_runs_twice(tmp_path: Path, undone: bool) -> None:
     """Each session is imported once, and counted as imported."""
-    location = parse("memory:", {})
+    location = parse_url("memory:", {})
     backend = _Again(location, tenant="default", readonly=False, clock=SystemClock())
     backend.undone = undone
     with holdfast.open("memory:") as source, Store(backend) as target:

@@ -52,9 +52,9 @@ from holdfast.values import (
     IndexStatus,
     Link,
     LinkState,
+    MessageRef,
     ModelUsage,
     Page,
-    Place,
     Plan,
     PlanItem,
     Provenance,
@@ -195,7 +195,7 @@ def sessions(session: Session) -> None:
 def moving(session: Session, message: Message) -> None:
     head = session.head()
     assert_type(session.fork(), Session)
-    places: list[Place] = [3, message.id, head]
+    places: list[MessageRef] = [3, message.id, head]
     for place in places:
         assert_type(session.fork(place, expect=head), Session)
         assert_type(session.rewind(place, expect=head), Head)

@@ -21,7 +21,7 @@ from holdfast.testing.legality import problems
 from holdfast.turn import Turn
 from holdfast.values import JSON, Provider, Window
 from holdfast.windows.pairing import NOT_RUN, UNKNOWN
-from holdfast.windows.rendering import CUT_OFF
+from holdfast.windows.rendering import CUT_OFF_MARK
 from tests.store_urls import backend
 
 _PENDING: Final = "[no result yet]"
@@ -240,8 +240,8 @@ def test_a_reply_that_a_crash_cut_off_is_marked(
     window = session.window(provider=provider)
     assert problems(provider, window.messages, window.system) == []
     sent = json.dumps(window.messages)
-    assert sent.count(CUT_OFF) == 1
-    assert sent.index("once upon a") < sent.index(CUT_OFF) < sent.index("go on")
+    assert sent.count(CUT_OFF_MARK) == 1
+    assert sent.index("once upon a") < sent.index(CUT_OFF_MARK) < sent.index("go on")
 
 
 def test_a_draft_that_is_being_written_is_not_in_the_window(session: Session) -> None:
@@ -254,7 +254,7 @@ def test_a_draft_that_is_being_written_is_not_in_the_window(session: Session) ->
         assert len(session.window()) == 1
         draft.close()
         assert len(session.window()) == 2
-        assert CUT_OFF not in json.dumps(session.window().messages)
+        assert CUT_OFF_MARK not in json.dumps(session.window().messages)
 
 
 def test_a_partial_reply_with_a_call_says_both(
@@ -270,7 +270,7 @@ def test_a_partial_reply_with_a_call_says_both(
     clock.advance(store.backend.lease + 1)
     assert session.recover() is not None
     window = session.window()
-    assert CUT_OFF in json.dumps(window.messages)
+    assert CUT_OFF_MARK in json.dumps(window.messages)
     (said,) = _results(window).values()
     assert said in {NOT_RUN, UNKNOWN}
 

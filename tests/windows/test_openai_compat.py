@@ -12,7 +12,7 @@ import holdfast
 from holdfast.formats.openai_responses import decode, encode
 from holdfast.testing.legality import problems
 from holdfast.values import JSON, Message, ToolCall, ToolResult
-from holdfast.windows.openai_compat import fitted
+from holdfast.windows.openai_compat import make_compatible
 
 Item = dict[str, JSON]
 
@@ -73,7 +73,7 @@ def _history(*items: Item | None) -> list[Message]:
 
 
 def _sent(*items: Item | None) -> list[Item]:
-    return [item for message in fitted(_history(*items)) for item in encode(message)]
+    return [item for message in make_compatible(_history(*items)) for item in encode(message)]
 
 
 # --------------------------------------------------------------------------------------- ids
@@ -175,14 +175,14 @@ def test_an_answer_to_a_custom_tool_is_written_as_one() -> None:
         "input": "TO oslo",
     }
     made = Message(role="tool", parts=(ToolResult("call_1", "not run"),))
-    (_, *answer) = [i for m in fitted([*_history(custom), made]) for i in encode(m)]
+    (_, *answer) = [i for m in make_compatible([*_history(custom), made]) for i in encode(m)]
     assert answer == [{"type": "custom_tool_call_output", "call_id": "call_1", "output": "not run"}]
 
 
 def test_an_answer_to_a_function_is_none_of_a_custom_tool() -> None:
     (answered,) = _history({**OUTPUT, "type": "custom_tool_call_output", "id": "cto_1"})
     said = [Message.assistant(tool_calls=[ToolCall("call_1", "f")]), answered]
-    assert [item["type"] for message in fitted(said) for item in encode(message)] == [
+    assert [item["type"] for message in make_compatible(said) for item in encode(message)] == [
         "function_call",
         "function_call_output",
     ]
@@ -190,7 +190,7 @@ def test_an_answer_to_a_function_is_none_of_a_custom_tool() -> None:
 
 def test_what_needs_nothing_is_the_same() -> None:
     said = [Message.user("Hi"), Message.assistant("Hello!")]
-    assert all(now is before for now, before in zip(fitted(said), said, strict=True))
+    assert all(now is before for now, before in zip(make_compatible(said), said, strict=True))
 
 
 # ---------------------------------------------------------------------------------- in windows

@@ -4,7 +4,7 @@ A mutant is defined in one of the `.toml` files beside this module:
 
     [[mutant]]
     name = "a flush behind the close of its draft is stored"
-    function = "holdfast.draft.DraftState.take"
+    function = "holdfast.draft.DraftCore.take_unstored"
     find = "not self._unstored or self.over"
     replace = "not self._unstored"
     tests = ["tests/storage/test_drafts.py::test_a_flush_behind_the_close"]

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.agent import summarizer
 from holdfast.agent.config import Setup
-from holdfast.agent.context_budget import Budgets
+from holdfast.agent.context_budget import TokenBudgets
 from holdfast.agent.events import (
     Event,
     ReplyStored,
@@ -26,11 +26,11 @@ from holdfast.agent.events import (
     TurnEnded,
     UserSaid,
 )
-from holdfast.agent.loop import Result, work
+from holdfast.agent.loop import Result, run_turns
 from holdfast.agent.models.protocol import Model
-from holdfast.agent.prompt import look
+from holdfast.agent.prompt import current_prompt
 from holdfast.agent.settings import Context, Limits, Prices, Retry
-from holdfast.agent.stream import Running
+from holdfast.agent.stream import AgentStream
 from holdfast.agent.tools.function_tools import as_tool
 from holdfast.agent.tools.protocol import Approver, Tool
 from holdfast.aio.session import AsyncSession
@@ -38,8 +38,8 @@ from holdfast.errors import Invalid
 from holdfast.values import Content, Message, Usage, Window
 
 _log = logging.getLogger("holdfast")
-SETTLING: Final = 5.0  # seconds that closing waits for titles and summaries
-STOPPED: Final = "stopped by the user"
+SETTLE_TIMEOUT_S: Final = 5.0  # seconds that closing waits for titles and summaries
+STOPPED_BY_USER: Final = "stopped by the user"
 
 
 class AsyncAgent:
@@ -72,12 +72,12 @@ class AsyncAgent:
             context=context or Context(),
             limits=limits or Limits(),
             prices=prices,
-            budgets=Budgets(),
+            budgets=TokenBudgets(),
             titles=titles,
         )
         self._models = [model]
-        self._running: set[Running] = set()
-        self._beside: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._streams: set[AgentStream] = set()
+        self._background: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     @property
     def model(self) -> Model:
@@ -106,13 +106,13 @@ class AsyncAgent:
         A turn that cannot be finished ends as failed, and the error is raised. Leaving the loop
         ends the turn as cancelled. Either way what was said is kept.
         """
-        running = Running(session.id, self._running)
+        running = AgentStream(session.id, self._streams)
 
         def run_in_background(kind: str, coroutine: Coroutine[Any, Any, Event | None]) -> None:
-            self._do_beside(session.id, kind, coroutine, running)
+            self._start_background(session.id, kind, coroutine, running)
 
         def do() -> Coroutine[Any, Any, None]:
-            return work(
+            return run_turns(
                 self._setup,
                 session,
                 prompt,
@@ -131,24 +131,24 @@ class AsyncAgent:
         run_id: str | None = None,
     ) -> Result:
         """Answer a prompt, or queued input; return the result."""
-        gathered = Gathered()
+        gathered = ResultBuilder()
         async with aclosing(self.stream(session, prompt, run_id=run_id)) as events:
             async for event in events:
-                gathered.take(event)
+                gathered.add(event)
         return gathered.result()
 
-    def cancel(self, reason: str = STOPPED, *, session_id: str | None = None) -> bool:
+    def cancel(self, reason: str = STOPPED_BY_USER, *, session_id: str | None = None) -> bool:
         """Cancel all running turns, or that of one session; false if none is running.
 
         What was said is kept, and the stream ends without an error.
         """
-        chosen = [stream for stream in self._running if session_id in {None, stream.session_id}]
+        chosen = [stream for stream in self._streams if session_id in {None, stream.session_id}]
         cancelled = [stream for stream in chosen if stream.cancel(reason)]
         return bool(cancelled)
 
-    async def settle(self, seconds: float = SETTLING) -> bool:
+    async def settle(self, seconds: float = SETTLE_TIMEOUT_S) -> bool:
         """Wait for titles and summaries in the making; false if some are not finished in time."""
-        tasks = list(self._beside.values())
+        tasks = list(self._background.values())
         if not tasks:
             return True
         _, late = await asyncio.wait(tasks, timeout=seconds)
@@ -156,7 +156,7 @@ class AsyncAgent:
 
     async def window(self, session: AsyncSession) -> Window:
         """Return the window the model would be sent for a session now."""
-        prompt = await look(self._setup, session)
+        prompt = await current_prompt(self._setup, session)
         return prompt.window
 
     async def summarize(self, session: AsyncSession) -> Summarized | None:
@@ -164,34 +164,34 @@ class AsyncAgent:
 
         Agents do this automatically when the history fills most of the model's context.
         """
-        budget = self._setup.budgets.room(self._setup.model, self._setup.context)
+        budget = self._setup.budgets.budget_for(self._setup.model, self._setup.context)
         keep = self._setup.context.keep_recent
         return await summarizer.summarize(session, self._setup.model, budget, keep)
 
-    async def close(self, *, settle: float = SETTLING) -> None:
+    async def close(self, *, settle: float = SETTLE_TIMEOUT_S) -> None:
         """Cancel running turns, wait `settle` seconds for background tasks, and close the models.
 
         Models that were replaced are closed, too.
         """
-        await asyncio.gather(*(r.stop("the agent was closed") for r in list(self._running)))
+        await asyncio.gather(*(r.stop("the agent was closed") for r in list(self._streams)))
         await self.settle(settle)
-        tasks = list(self._beside.values())
+        tasks = list(self._background.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for model in {id(model): model for model in self._models}.values():
             await model.close()
 
-    def _do_beside(
+    def _start_background(
         self,
         session_id: str,
         kind: str,
         coroutine: Coroutine[Any, Any, Event | None],
-        running: Running,
+        running: AgentStream,
     ) -> None:
         """Start a background task, unless one of this kind is running for the session."""
         slot = (session_id, kind)
-        if slot in self._beside:
+        if slot in self._background:
             coroutine.close()
             return
 
@@ -202,11 +202,11 @@ class AsyncAgent:
                 _log.info("no %s was made: %s", kind, type(error).__name__)
                 return
             finally:
-                self._beside.pop(slot, None)
+                self._background.pop(slot, None)
             if event is not None:
                 await running.emit(event)
 
-        self._beside[slot] = asyncio.create_task(do())
+        self._background[slot] = asyncio.create_task(do())
 
     async def __aenter__(self) -> Self:
         """Use the agent within an `async with` block."""
@@ -219,11 +219,11 @@ class AsyncAgent:
         trace: TracebackType | None,
     ) -> None:
         """Close the agent; after an error, without waiting for background tasks."""
-        await self.close(settle=SETTLING if error is None else 0.0)
+        await self.close(settle=SETTLE_TIMEOUT_S if error is None else 0.0)
 
 
 # For a stream that was cancelled before its turn opened, such as while the session was busy.
-_NEVER_BEGUN: Final = TurnEnded(
+_NOT_STARTED: Final = TurnEnded(
     turn_id="",
     state="cancelled",
     rounds=0,
@@ -234,7 +234,7 @@ _NEVER_BEGUN: Final = TurnEnded(
 )
 
 
-class Gathered:
+class ResultBuilder:
     """Builds a `Result` from the events of a stream."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ class Gathered:
         self._texts: list[str] = []
         self._ends: list[TurnEnded] = []
 
-    def take(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         """Add an event."""
         match event:
             case UserSaid(message):
@@ -262,7 +262,7 @@ class Gathered:
 
     def result(self) -> Result:
         """Return the result so far: totals over all turns, state and error of the last one."""
-        last = self._ends[-1] if self._ends else _NEVER_BEGUN
+        last = self._ends[-1] if self._ends else _NOT_STARTED
         costs = [end.cost for end in self._ends if end.cost is not None]
         return Result(
             text="".join(self._texts),

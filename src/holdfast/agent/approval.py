@@ -16,17 +16,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from holdfast.agent.tools.function_tools import ToolError, given_arguments
+from holdfast.agent.tools.function_tools import ToolError, parse_arguments
 from holdfast.agent.tools.protocol import Approver, Ask
-from holdfast.agent.tools.workspace import CONFIG, folded
+from holdfast.agent.tools.workspace import CONFIG, fold_name
 from holdfast.errors import BadConfig
 
-NOBODY: Final = (
+NO_USER_PRESENT: Final = (
     "no user is present to approve this call; continue without it, or ask the user to run it."
 )
 _COMMAND: Final = "run_command"
 _WRITES: Final = frozenset({"edit_file", "write_file"})
-_PLAIN: Final = re.compile(r"[\w\-./,:@+=% ]+")
+_PLAIN_COMMAND: Final = re.compile(r"[\w\-./,:@+=% ]+")
 
 
 async def allow_everything(_ask: Ask) -> bool | str:
@@ -36,7 +36,7 @@ async def allow_everything(_ask: Ask) -> bool | str:
 
 async def refuse_everything(_ask: Ask) -> bool | str:
     """Refuse every call: no user is present to approve it."""
-    return NOBODY
+    return NO_USER_PRESENT
 
 
 def rules(
@@ -53,7 +53,7 @@ def rules(
     ask_others = refuse_everything if otherwise is None else otherwise
 
     async def decide(ask: Ask) -> bool | str:
-        if writes and ask.call.name in _WRITES and _is_harmless(ask):
+        if writes and ask.call.name in _WRITES and _is_ordinary_write(ask):
             return True
         if ask.call.name == _COMMAND and _is_allowed(ask, allowed):
             return True
@@ -64,16 +64,16 @@ def rules(
 
 def is_plain(command: str) -> bool:
     """True if a command consists of plain words in every shell."""
-    return _PLAIN.fullmatch(command) is not None and bool(command.strip())
+    return _PLAIN_COMMAND.fullmatch(command) is not None and bool(command.strip())
 
 
-def _is_harmless(ask: Ask) -> bool:
+def _is_ordinary_write(ask: Ask) -> bool:
     """True if a write does not target the file that rules are read from."""
     try:
-        path = given_arguments(ask.call.arguments).get("path")
+        path = parse_arguments(ask.call.arguments).get("path")
     except ToolError:
         return False
-    return isinstance(path, str) and folded(Path(os.path.normpath(path)).name) != CONFIG
+    return isinstance(path, str) and fold_name(Path(os.path.normpath(path)).name) != CONFIG
 
 
 def _words(rule: str) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def _words(rule: str) -> tuple[str, ...]:
 
 def _is_allowed(ask: Ask, allowed: Sequence[tuple[str, ...]]) -> bool:
     try:
-        command = given_arguments(ask.call.arguments).get("command")
+        command = parse_arguments(ask.call.arguments).get("command")
     except ToolError:
         return False
     if not isinstance(command, str) or not is_plain(command):

@@ -29,20 +29,20 @@ from holdfast.agent.events import (
     ThinkingDelta,
 )
 from holdfast.agent.models.protocol import (
-    Called,
     Delta,
-    Kept,
     Model,
-    Request,
-    Said,
-    Spent,
-    Stopped,
+    ModelRequest,
+    ReplyEnd,
+    ReplyRaw,
+    ReplyText,
+    ReplyThinking,
+    ReplyToolCall,
+    ReplyUsage,
     StopReason,
-    Thought,
 )
-from holdfast.agent.prompt import Shown
-from holdfast.agent.text_tool_parser import understand
-from holdfast.aio.completion_queue import unhurried
+from holdfast.agent.prompt import Prompt
+from holdfast.agent.text_tool_parser import parse_reply
+from holdfast.aio.completion_queue import shielded
 from holdfast.aio.draft import AsyncDraft
 from holdfast.aio.turn import AsyncTurn
 from holdfast.draft import note_failure
@@ -53,23 +53,23 @@ from holdfast.values import JSON, Message, Usage
 from holdfast.windows.build import window_of
 
 Emit: TypeAlias = Callable[[Event], Awaitable[None]]
-_LONGEST_ID: Final = 256
-_LONGEST_REPR: Final = 10_000
-_READ: Final = 256 * 1024  # characters; calls are not searched for in longer replies
-_HANG_UP: Final = 0.5  # seconds
+_MAX_ID_BYTES: Final = 256
+_MAX_REPR_CHARS: Final = 10_000
+_MAX_PARSED_CHARS: Final = 256 * 1024  # characters; calls are not searched for in longer replies
+_CANCEL_GRACE_S: Final = 0.5  # seconds
 # By default stamina logs every retry; here retries are events.
 logging.getLogger("stamina").addHandler(logging.NullHandler())
-SUPERSEDED: Final[dict[str, JSON]] = {"hidden": True, "superseded": True}
+SUPERSEDED_METADATA: Final[dict[str, JSON]] = {"hidden": True, "superseded": True}
 
 
-class Replier:
+class Completion:
     """Requests one reply from the model and stores it."""
 
     def __init__(
         self,
         setup: Setup,
         turn: AsyncTurn,
-        build_prompt: Callable[[], Awaitable[Shown]],
+        build_prompt: Callable[[], Awaitable[Prompt]],
         emit: Emit,
         *,
         round: int,
@@ -79,18 +79,18 @@ class Replier:
         """`build_prompt` returns the prompt; `call_ids` has the ids of this turn's tool calls."""
         self._setup = setup
         self._turn = turn
-        self._look = build_prompt
+        self._build_prompt = build_prompt
         self._emit = emit
         self._round = round
         self._idle = idle
-        self._seen = call_ids
+        self._call_ids = call_ids
         self._draft: AsyncDraft | None = None
-        self._spoke = False  # The draft contains text or a tool call.
+        self._has_content = False  # The draft contains text or a tool call.
         self._stale = False  # The draft belongs to an attempt that broke off.
         self._calls: dict[str, None] = {}
-        self._said: list[str] = []
+        self._text_chunks: list[str] = []
         self._continuing = False
-        self._storing = asyncio.Lock()  # Held while a delta is stored.
+        self._store_lock = asyncio.Lock()  # Held while a delta is stored.
         self.parts: list[Message] = []
 
     async def reply(self) -> Message:
@@ -102,7 +102,7 @@ class Replier:
 
         retry = self._setup.retry
         tries = stamina.retry_context(
-            on=self._pause,
+            on=self._retry_delay,
             attempts=retry.attempts,
             timeout=None,
             wait_initial=retry.base,
@@ -115,16 +115,16 @@ class Replier:
                     try:
                         return await self._attempt(attempt.num)
                     except ModelFailed as error:
-                        await self._failed(error, attempt.num, attempt.next_wait)
+                        await self._handle_failure(error, attempt.num, attempt.next_wait)
                         raise
         except BaseException as error:
-            await unhurried(self._keep(error))
+            await shielded(self._keep_unfinished(error))
             raise
         raise AssertionError("stamina yields an attempt or raises")
 
     # ----------------------------------------------------------------------------- when it fails
 
-    def _pause(self, error: Exception) -> bool | float:
+    def _retry_delay(self, error: Exception) -> bool | float:
         """Return whether to retry, or the delay in seconds that the provider requested."""
         if not isinstance(error, ModelFailed) or not error.retryable:
             return False
@@ -133,12 +133,12 @@ class Replier:
             return True
         return after if after <= self._setup.retry.longest else False
 
-    async def _failed(self, error: ModelFailed, attempt: int, wait: float) -> None:
+    async def _handle_failure(self, error: ModelFailed, attempt: int, wait: float) -> None:
         """Unless this was the last attempt, prepare the next one and emit `Retrying`."""
         attempts = self._setup.retry.attempts
-        last = attempt >= attempts or self._pause(error) is False
+        last = attempt >= attempts or self._retry_delay(error) is False
         if not last:
-            await self._put_aside()
+            await self._prepare_retry()
             pause = wait if error.retry_after is None else error.retry_after
             await self._emit(
                 Retrying(
@@ -150,24 +150,24 @@ class Replier:
                 )
             )
 
-    async def _put_aside(self) -> None:
+    async def _prepare_retry(self) -> None:
         """Prepare the next attempt: it continues after the partial text, or starts over."""
-        if self._spoke and self._setup.retry.broken == "continue" and not self._calls:
+        if self._has_content and self._setup.retry.broken == "continue" and not self._calls:
             await self._keep_partial()
             self._continuing = True
         elif self._draft is not None:
             await self._draft.flush()
             self._stale = True
 
-    async def _keep(self, error: BaseException) -> None:
+    async def _keep_unfinished(self, error: BaseException) -> None:
         """Store the unfinished reply; a failure to do so is added to `error` as a note."""
-        async with self._storing:  # The reader may have been cancelled in the middle of a write.
+        async with self._store_lock:  # The reader may have been cancelled in the middle of a write.
             if self._draft is not None:
                 await self._keep_draft(error)
 
     async def _keep_draft(self, error: BaseException) -> None:
         try:
-            if self._spoke:
+            if self._has_content:
                 await self._keep_partial()
             else:  # Only thinking and usage: kept in the history, not sent to the model.
                 await self._supersede()
@@ -178,22 +178,22 @@ class Replier:
         """Store the draft as a partial message."""
         if self._draft is not None:
             await self._store(await self._draft.close(status="partial"))
-        self._begin_anew()
+        self._reset()
 
     async def _supersede(self) -> None:
         """Store the draft of a broken attempt as superseded: the model started over."""
         if self._draft is not None:
-            message = await self._draft.close(status="partial", metadata=SUPERSEDED)
+            message = await self._draft.close(status="partial", metadata=SUPERSEDED_METADATA)
             if message is not None:
                 self.parts.append(message)
                 await self._emit(ReplyStored(message, superseded=True))
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._draft = None
-        self._spoke = self._stale = False
+        self._has_content = self._stale = False
         self._calls.clear()
-        self._said.clear()
+        self._text_chunks.clear()
 
     async def _store(self, message: Message | None) -> None:
         if message is not None:
@@ -203,7 +203,7 @@ class Replier:
     # ------------------------------------------------------------------------------- one attempt
 
     async def _attempt(self, number: int) -> Message:
-        prompt = await self._look()
+        prompt = await self._build_prompt()
         while True:
             await self._emit(
                 ModelCalled(
@@ -216,51 +216,51 @@ class Replier:
                 )
             )
             try:
-                return await self._hear(prompt)
+                return await self._call_model(prompt)
             except ContextTooLong as error:
-                await self._put_aside()
-                prompt = await self._smaller(prompt, error)
+                await self._prepare_retry()
+                prompt = await self._shrink_prompt(prompt, error)
 
-    async def _smaller(self, prompt: Shown, error: ContextTooLong) -> Shown:
+    async def _shrink_prompt(self, prompt: Prompt, error: ContextTooLong) -> Prompt:
         """Build a smaller prompt than the one the model refused; raise `error` if none is."""
         setup, sent = self._setup, prompt.window.tokens
-        after = setup.budgets.shrink(setup.model, prompt.room, sent, error.limit)
-        smaller = await self._look()
+        after = setup.budgets.shrink(setup.model, prompt.budget, sent, error.limit)
+        smaller = await self._build_prompt()
         if smaller.window.tokens >= sent:
             raise error
-        await self._emit(ContextShrunk(prompt.room.tokens, after))
+        await self._emit(ContextShrunk(prompt.budget.tokens, after))
         return smaller
 
-    async def _hear(self, prompt: Shown) -> Message:
+    async def _call_model(self, prompt: Prompt) -> Message:
         setup = self._setup
-        request = Request(
+        request = ModelRequest(
             window=prompt.window,
             tools=() if setup.model.tools == "text" else setup.specs,
-            max_output=prompt.room.reply,
+            max_output=prompt.budget.reply_tokens,
             continuing=self._continuing,
         )
-        reason = await self._read(request)
+        reason = await self._read_stream(request)
         if reason is None:
             raise ModelFailed("the stream ended before the reply did", retryable=True)
-        await self._read_calls()
-        if not self._spoke or self._draft is None:
-            raise _nothing_said(reason)
+        await self._parse_text_calls()
+        if not self._has_content or self._draft is None:
+            raise _empty_reply_error(reason)
         cut = reason == "length" and not self._calls
         message = await self._draft.close(status="partial" if cut else "complete")
         if message is None:
-            raise _nothing_said(reason)
+            raise _empty_reply_error(reason)
         await self._store(message)
-        self._begin_anew()
+        self._reset()
         return message
 
-    async def _read(self, request: Request) -> StopReason | None:
+    async def _read_stream(self, request: ModelRequest) -> StopReason | None:
         """Read and store the model's stream to its end; return its stop reason, if it sent one.
 
         A separate task reads the stream, so that a provider that ignores cancellation cannot block
         the turn.
         """
         silence = asyncio.get_running_loop().create_future()
-        reading = asyncio.create_task(self._read_all(request, silence))
+        reading = asyncio.create_task(self._store_stream(request, silence))
         try:
             await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
             outcome = reading.result() if reading.done() else None
@@ -268,13 +268,13 @@ class Replier:
                 raise ModelFailed(f"the model sent nothing for {self._idle:g} s", retryable=True)
         finally:
             silence.cancel()
-            await release(reading)
+            await cancel_and_detach(reading)
         if isinstance(outcome, SystemExit):
             raise outcome
         return outcome
 
-    async def _read_all(
-        self, request: Request, silence: asyncio.Future[None]
+    async def _store_stream(
+        self, request: ModelRequest, silence: asyncio.Future[None]
     ) -> StopReason | SystemExit | None:
         """Read, store and emit each delta; discard what arrives after cancellation."""
         reason: StopReason | None = None
@@ -282,7 +282,7 @@ class Replier:
         async with aclosing(stream_of(self._setup.model, request)) as stream:
             while True:
                 try:
-                    delta = await self._next(stream, silence)
+                    delta = await self._next_delta(stream, silence)
                 except asyncio.CancelledError:
                     if task is not None and task.cancelling():
                         raise
@@ -292,13 +292,13 @@ class Replier:
                     return error
                 if delta is None or silence.done() or (task is not None and task.cancelling()):
                     return reason
-                if isinstance(delta, Stopped):
+                if isinstance(delta, ReplyEnd):
                     reason = delta.reason
                 else:
-                    async with self._storing:
-                        await self._take(delta)
+                    async with self._store_lock:
+                        await self._store_delta(delta)
 
-    async def _next(
+    async def _next_delta(
         self, stream: AsyncGenerator[Delta, None], silence: asyncio.Future[None]
     ) -> Delta | None:
         """Return the next delta, `None` at the end; set `silence` after `idle` seconds."""
@@ -310,30 +310,30 @@ class Replier:
         finally:
             timer.cancel()
 
-    async def _take(self, delta: Delta) -> None:
+    async def _store_delta(self, delta: Delta) -> None:
         """Store a delta, then emit it."""
-        if _is_nothing(delta):
+        if _is_empty(delta):
             return
-        draft = await self._speaking()
+        draft = await self._open_draft()
         match delta:
-            case Said(text):
-                self._spoke = True
-                self._said.append(text)
+            case ReplyText(text):
+                self._has_content = True
+                self._text_chunks.append(text)
                 await draft.write(text)
                 await self._emit(TextDelta(text))
-            case Thought(text, signature):
+            case ReplyThinking(text, signature):
                 await draft.think(text, signature=signature)
                 if text:
                     await self._emit(ThinkingDelta(text))
-            case Called(id, name, arguments):
-                await self._call(draft, id, name, arguments)
-            case Kept(part):
+            case ReplyToolCall(id, name, arguments):
+                await self._add_call(draft, id, name, arguments)
+            case ReplyRaw(part):
                 await draft.raw(part)
-            case Spent(usage):
+            case ReplyUsage(usage):
                 with suppress(BadMessage):  # Impossible numbers are not stored.
                     await draft.usage(usage, cost=self._cost(usage))
 
-    async def _speaking(self) -> AsyncDraft:
+    async def _open_draft(self) -> AsyncDraft:
         """Return the open draft, creating one if there is none or it is stale."""
         if self._stale:
             await self._supersede()
@@ -341,32 +341,35 @@ class Replier:
             self._draft = self._turn.stream(model=self._setup.model.name)
         return self._draft
 
-    async def _call(self, draft: AsyncDraft, id: str, name: str, arguments: JSON) -> None:
+    async def _add_call(self, draft: AsyncDraft, id: str, name: str, arguments: JSON) -> None:
         # The turn's ledger identifies calls by id, so a repeated or invalid id is replaced.
-        if not 0 < len(id.encode("utf-8", "surrogatepass")) <= _LONGEST_ID or id in self._seen:
+        if (
+            not 0 < len(id.encode("utf-8", "surrogatepass")) <= _MAX_ID_BYTES
+            or id in self._call_ids
+        ):
             id = f"call_{message_id()}"
-        self._spoke = True
-        self._seen.add(id)
+        self._has_content = True
+        self._call_ids.add(id)
         self._calls[id] = None
         try:
             await draft.tool_call(id, name, arguments)
         except BadMessage:  # Not storable as JSON: stored as text, which the tool will reject.
-            await draft.tool_call(id, name, repr(arguments)[:_LONGEST_REPR])
+            await draft.tool_call(id, name, repr(arguments)[:_MAX_REPR_CHARS])
 
-    async def _read_calls(self) -> None:
+    async def _parse_text_calls(self) -> None:
         """Parse tool calls that the model wrote as text, and add them to the draft."""
         setup = self._setup
-        if self._calls or not self._said or setup.model.tools not in {"text", "lenient"}:
+        if self._calls or not self._text_chunks or setup.model.tools not in {"text", "lenient"}:
             return
-        said = "".join(self._said)
-        if len(said) > _READ:
+        said = "".join(self._text_chunks)
+        if len(said) > _MAX_PARSED_CHARS:
             return
-        found = understand(said, [spec.name for spec in setup.specs])
+        found = parse_reply(said, [spec.name for spec in setup.specs])
         # A model with native tool calling may be quoting a call as an example.
         if setup.model.tools == "lenient" and found.text.strip():
             return
         for call in found.calls:
-            await self._call(await self._speaking(), "", call.name, call.arguments)
+            await self._add_call(await self._open_draft(), "", call.name, call.arguments)
 
     def _cost(self, usage: Usage) -> Decimal | None:
         """Return the cost of a reply; `None` if it is unknown or the price list is invalid."""
@@ -380,13 +383,13 @@ class Replier:
             return None
 
 
-def _is_nothing(delta: Delta) -> bool:
-    if isinstance(delta, Said):
+def _is_empty(delta: Delta) -> bool:
+    if isinstance(delta, ReplyText):
         return not delta.text
-    return isinstance(delta, Thought) and not delta.text and delta.signature is None
+    return isinstance(delta, ReplyThinking) and not delta.text and delta.signature is None
 
 
-def _nothing_said(reason: StopReason) -> ModelFailed:
+def _empty_reply_error(reason: StopReason) -> ModelFailed:
     """Return the error for an empty reply; it is retryable unless it would recur."""
     if reason == "length":
         return ModelFailed(
@@ -405,17 +408,17 @@ def _set(future: asyncio.Future[None]) -> None:
 # ------------------------------------------------------------------------ one-shot completion
 
 
-async def ask(model: Model, text: str, *, max_output: int, seconds: float) -> str:
+async def complete_once(model: Model, text: str, *, max_output: int, seconds: float) -> str:
     """Return the model's answer; raise `ModelFailed` if it is late, empty or cut off."""
-    request = Request(window=window_of(model.provider, text), max_output=max_output)
+    request = ModelRequest(window=window_of(model.provider, text), max_output=max_output)
     said: list[str] = []
     whole = False
     try:
         async with asyncio.timeout(seconds), aclosing(stream_of(model, request)) as stream:
             async for delta in stream:
-                if isinstance(delta, Said):
+                if isinstance(delta, ReplyText):
                     said.append(delta.text)
-                whole = whole or (isinstance(delta, Stopped) and delta.reason != "length")
+                whole = whole or (isinstance(delta, ReplyEnd) and delta.reason != "length")
     except TimeoutError:
         raise ModelFailed(f"no answer within {seconds:g} s", retryable=True) from None
     answer = "".join(said).strip()
@@ -424,7 +427,7 @@ async def ask(model: Model, text: str, *, max_output: int, seconds: float) -> st
     return answer
 
 
-def stream_of(model: Model, request: Request) -> AsyncGenerator[Delta, None]:
+def stream_of(model: Model, request: ModelRequest) -> AsyncGenerator[Delta, None]:
     """Call a model; return its stream as a generator, which can be closed."""
     return cast("AsyncGenerator[Delta, None]", model.stream(request))
 
@@ -434,7 +437,7 @@ def stream_of(model: Model, request: Request) -> AsyncGenerator[Delta, None]:
 _detached: set[asyncio.Task[Any]] = set()  # Keeps them from being garbage-collected.
 
 
-async def release(task: asyncio.Task[Any]) -> None:
+async def cancel_and_detach(task: asyncio.Task[Any]) -> None:
     """Cancel a task and wait up to 0.5 s for it to end; after that it is detached.
 
     The result of a detached task is discarded.
@@ -442,7 +445,7 @@ async def release(task: asyncio.Task[Any]) -> None:
     task.cancel()
     _detached.add(task)
     task.add_done_callback(_discard)
-    await asyncio.wait([task], timeout=_HANG_UP)
+    await asyncio.wait([task], timeout=_CANCEL_GRACE_S)
 
 
 def _discard(task: asyncio.Task[Any]) -> None:

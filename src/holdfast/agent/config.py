@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.agent.context_budget import Budgets
+from holdfast.agent.context_budget import TokenBudgets
 from holdfast.agent.models.protocol import Model, ToolSpec
 from holdfast.agent.settings import Context, Limits, Prices, Retry
 from holdfast.agent.tools.protocol import Approver, Tool
@@ -21,7 +21,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     context: Context
     limits: Limits
     prices: Prices | None
-    budgets: Budgets
+    budgets: TokenBudgets
     titles: bool
 
     @property

@@ -19,7 +19,7 @@ from holdfast.values import JSON, Goal, Message
 INJECTED: Final[dict[str, JSON]] = {"injected": "goal"}
 
 
-def told(goal: Goal | None) -> str | None:
+def system_text(goal: Goal | None) -> str | None:
     """Return the goal as system text; `None` if there is no active goal."""
     if goal is None or goal.state != "active":
         return None
@@ -31,12 +31,12 @@ def told(goal: Goal | None) -> str | None:
     )
 
 
-def go_on(goal: Goal) -> Message:
+def next_input(goal: Goal) -> Message:
     """Return the input of a turn that the agent starts by itself."""
     return Message.user(f"Go on with the goal: {goal.objective}", metadata=INJECTED)
 
 
-async def change(session: AsyncSession, changed: Callable[[Goal | None], Goal]) -> Goal:
+async def update(session: AsyncSession, changed: Callable[[Goal | None], Goal]) -> Goal:
     """Update the goal with `changed(current)`, retrying if another writer changed it first."""
     while True:
         goal = (await session.info()).goal
@@ -51,16 +51,16 @@ async def change(session: AsyncSession, changed: Callable[[Goal | None], Goal]) 
 async def count_round(session: AsyncSession) -> Goal | None:
     """Count another turn spent on the goal; `None` if it is no longer active."""
     try:
-        return await change(session, _counted)
-    except _Ended:
+        return await update(session, _with_another_round)
+    except _NoActiveGoal:
         return None
 
 
-class _Ended(Exception):
+class _NoActiveGoal(Exception):
     """There is no active goal."""
 
 
-def _counted(goal: Goal | None) -> Goal:
+def _with_another_round(goal: Goal | None) -> Goal:
     if goal is None or goal.state != "active":
-        raise _Ended
+        raise _NoActiveGoal
     return msgspec.structs.replace(goal, rounds=goal.rounds + 1)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from holdfast.agent import goals, session_title, summarizer
-from holdfast.agent.completion import Emit, Replier
+from holdfast.agent.completion import Completion, Emit
 from holdfast.agent.config import Setup
 from holdfast.agent.events import (
     Event,
@@ -28,9 +28,9 @@ from holdfast.agent.events import (
     TurnStarted,
     UserSaid,
 )
-from holdfast.agent.prompt import Shown, at
-from holdfast.agent.tool_runner import Caller
-from holdfast.aio.completion_queue import unhurried
+from holdfast.agent.prompt import Prompt, build_prompt
+from holdfast.agent.tool_runner import ToolRunner
+from holdfast.aio.completion_queue import shielded
 from holdfast.aio.session import AsyncSession
 from holdfast.aio.turn import AsyncTurn
 from holdfast.errors import Invalid
@@ -39,8 +39,8 @@ from holdfast.turn import ending
 from holdfast.values import Content, Goal, Message, TurnState, Usage
 
 # Starts a background task of a kind; one of each kind runs per session. The result is an event.
-Beside: TypeAlias = Callable[[str, Coroutine[Any, Any, Event | None]], None]
-_FIRST_TURNS: Final = 2
+RunInBackground: TypeAlias = Callable[[str, Coroutine[Any, Any, Event | None]], None]
+_TITLE_TURNS: Final = 2
 _OUT_OF_ROUNDS: Final = "the model was called {} times in this turn, which is the limit"
 
 
@@ -57,14 +57,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-async def work(
+async def run_turns(
     setup: Setup,
     session: AsyncSession,
     prompt: Content | Message | None,
     *,
     run_id: str | None,
     emit: Emit,
-    run_in_background: Beside,
+    run_in_background: RunInBackground,
 ) -> None:
     """Run a turn for the prompt, then further turns while the session has an active goal."""
     user_input = None if prompt is None else to_input(prompt)
@@ -72,7 +72,7 @@ async def work(
         raise Invalid("there is nothing to answer: pass a prompt, or enqueue one first.")
     rounds = 0
     while True:
-        turn = _Turn(setup, session, emit, run_in_background)
+        turn = _TurnLoop(setup, session, emit, run_in_background)
         await turn.run(user_input, run_id)
         if turn.goal is None or turn.goal.state != "active":
             return
@@ -90,19 +90,19 @@ async def work(
         if goal is None:  # Another process has just ended it.
             return
         await emit(GoalChanged(goal))
-        user_input = goals.go_on(goal)
+        user_input = goals.next_input(goal)
 
 
-class _Turn:
+class _TurnLoop:
     """One turn."""
 
     def __init__(
-        self, setup: Setup, session: AsyncSession, emit: Emit, run_in_background: Beside
+        self, setup: Setup, session: AsyncSession, emit: Emit, run_in_background: RunInBackground
     ) -> None:
         self._setup = setup
         self._session = session
         self._emit = emit
-        self._beside = run_in_background
+        self._run_in_background = run_in_background
         self._usage = Usage()
         self._cost: Decimal | None = None
         self._began = time.monotonic()
@@ -125,13 +125,13 @@ class _Turn:
                     await self._emit(
                         TurnStarted(turn_id=turn.id, model=model, recovered=turn.recovered)
                     )
-                    error = await self._work(turn, user_input)
+                    error = await self._run_rounds(turn, user_input)
                 except asyncio.CancelledError as cancelled:
                     state, error = (
                         "cancelled",
                         str(cancelled) or "the consumer stopped reading events",
                     )
-                    await unhurried(turn.cancel(error))
+                    await shielded(turn.cancel(error))
                     raise
                 except Exception as failure:
                     state, error = "failed", ending(failure)[1]
@@ -140,9 +140,9 @@ class _Turn:
             if started:
                 await self._emit(self._ended(turn.id, state, error))
         if self._needs_title:
-            self._beside("title", self._make_title())
+            self._run_in_background("title", self._make_title())
 
-    async def _work(self, turn: AsyncTurn, user_input: Message | None) -> str | None:
+    async def _run_rounds(self, turn: AsyncTurn, user_input: Message | None) -> str | None:
         """Store the input, then alternate between the model and its tools.
 
         Return why the turn stopped early, or `None`.
@@ -151,19 +151,19 @@ class _Turn:
         info = await self._session.info()
         self.goal = info.goal
         # After the first exchange; if the model fails to make one, after the second.
-        self._needs_title = self._setup.titles and info.title is None and info.turns <= _FIRST_TURNS
+        self._needs_title = self._setup.titles and info.title is None and info.turns <= _TITLE_TURNS
         if not taken:
             return "another turn took the queued input"
         if info.model != self._setup.model.name:
             await self._session.update(model=self._setup.model.name)
-        runner = Caller(self._setup, self._session, turn, self._emit, info.cwd or ".")
+        runner = ToolRunner(self._setup, self._session, turn, self._emit, info.cwd or ".")
         while self.rounds < self._setup.limits.rounds:
             self.rounds += 1
             reply = await self._reply(turn)
             if not reply.tool_calls:
                 return None
             await runner.run(reply.tool_calls)
-            await self._see_goal()
+            await self._refresh_goal()
         return _OUT_OF_ROUNDS.format(self.rounds)
 
     async def _take_input(self, turn: AsyncTurn, user_input: Message | None) -> bool:
@@ -175,7 +175,7 @@ class _Turn:
             await self._emit(UserSaid(await turn.add(user_input)))
         return bool(taken) or user_input is not None
 
-    async def _see_goal(self) -> None:
+    async def _refresh_goal(self) -> None:
         """Emit `GoalChanged` if a tool has set, changed or ended the goal."""
         goal = (await self._session.info()).goal
         if goal is not None and goal != self.goal:
@@ -186,10 +186,10 @@ class _Turn:
         goal = self.goal
         limits = self._setup.limits
         busy = goal is not None and goal.state == "active" and not limits.idle_in_goal
-        completion = Replier(
+        completion = Completion(
             self._setup,
             turn,
-            lambda: self._look(goal),
+            lambda: self._build_prompt(goal),
             self._emit,
             round=self.rounds,
             idle=None if busy else limits.idle,
@@ -199,24 +199,24 @@ class _Turn:
             return await completion.reply()
         finally:
             for message in completion.parts:
-                self._count(message)
+                self._add_usage(message)
 
-    async def _look(self, goal: Goal | None) -> Shown:
+    async def _build_prompt(self, goal: Goal | None) -> Prompt:
         """Build the prompt, and start a summary in the background if one is due."""
         setup = self._setup
-        prompt = await at(setup, self._session, goal)
-        if self.rounds == 1 and summarizer.is_due(prompt.window, prompt.room, setup.context):
+        prompt = await build_prompt(setup, self._session, goal)
+        if self.rounds == 1 and summarizer.is_due(prompt.window, prompt.budget, setup.context):
             # Keep at most half of the window, so that the summary covers messages before the
             # budget drops them.
             keep = min(setup.context.keep_recent, max(2, len(prompt.window) // 2))
-            unseen = summarizer.unseen(prompt.window)
+            unseen = summarizer.count_dropped(prompt.window)
             coroutine = summarizer.summarize(
-                self._session, setup.model, prompt.room, keep, unseen=unseen
+                self._session, setup.model, prompt.budget, keep, unseen=unseen
             )
-            self._beside("summary", coroutine)
+            self._run_in_background("summary", coroutine)
         return prompt
 
-    def _count(self, message: Message) -> None:
+    def _add_usage(self, message: Message) -> None:
         if message.usage is not None:
             self._usage += message.usage
         if message.cost is not None:

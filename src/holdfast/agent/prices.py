@@ -23,12 +23,12 @@ from holdfast.errors import BadConfig
 from holdfast.values import Usage
 
 _MILLION: Final = Decimal(1_000_000)
-_MOST: Final = Decimal(1_000_000)  # dollars for a million tokens
+_MAX_PRICE: Final = Decimal(1_000_000)  # dollars for a million tokens
 # Suffixes of a name that do not make it another model.
 _SAME_MODEL: Final = re.compile(r"(-chat)?(-latest|[-@]\d{4}[-\d]*)", re.ASCII)
 
 
-class Long(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LongContextFactors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors on the price of a request with more than `over` input tokens."""
 
     over: int
@@ -43,17 +43,17 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     output: Decimal
     cache_read: Decimal | None = None
     cache_write: Decimal | None = None
-    long: Long | None = None
+    long: LongContextFactors | None = None
 
     def __post_init__(self) -> None:
         """Raise `BadConfig` unless all prices are amounts of money."""
         for name in ("input", "output", "cache_read", "cache_write"):
             amount = getattr(self, name)
-            if amount is not None and not (amount.is_finite() and 0 <= amount <= _MOST):
+            if amount is not None and not (amount.is_finite() and 0 <= amount <= _MAX_PRICE):
                 raise BadConfig(f"{name}: must be a price per million tokens, 0 or more")
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DatedPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prices as of a date."""
 
     date: date
@@ -61,24 +61,24 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def table() -> Table:
+def price_table() -> DatedPrices:
     """Return the built-in price table."""
     text = resources.files("holdfast.agent").joinpath("prices.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text, parse_float=Decimal), Table)
+    return msgspec.convert(tomllib.loads(text, parse_float=Decimal), DatedPrices)
 
 
-def reckoner(overrides: Mapping[str, Price] | None = None) -> Prices:
+def cost_function(overrides: Mapping[str, Price] | None = None) -> Prices:
     """Return a function that computes the cost of a reply; `overrides` precede the table."""
     own = dict(overrides or {})
 
     def reckon(model: str, usage: Usage) -> Decimal | None:
-        price = find(model, own) or find(model, table().prices)
+        price = find_price(model, own) or find_price(model, price_table().prices)
         return None if price is None else cost(price, usage)
 
     return reckon
 
 
-def find(model: str, prices: Mapping[str, Price]) -> Price | None:
+def find_price(model: str, prices: Mapping[str, Price]) -> Price | None:
     """Return a model's price, by the longest matching name; `None` if there is none.
 
     A router's prefix (`openai/gpt-5`) is ignored, unless the prefixed name has a price.

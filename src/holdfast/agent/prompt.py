@@ -7,48 +7,48 @@ import msgspec
 from holdfast import tokens
 from holdfast.agent import goals
 from holdfast.agent.config import Setup
-from holdfast.agent.context_budget import Room
-from holdfast.agent.text_tools import tell
+from holdfast.agent.context_budget import TokenBudget
+from holdfast.agent.text_tools import describe_tools
 from holdfast.aio.session import AsyncSession
 from holdfast.values import Goal, Window
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Prompt(msgspec.Struct, frozen=True):
     """A window, and the token budget it was built for."""
 
     window: Window
-    room: Room
+    budget: TokenBudget
 
 
-async def look(setup: Setup, session: AsyncSession) -> Shown:
+async def current_prompt(setup: Setup, session: AsyncSession) -> Prompt:
     """Build the prompt of a session with its current goal."""
-    return await at(setup, session, (await session.info()).goal)
+    return await build_prompt(setup, session, (await session.info()).goal)
 
 
-async def at(setup: Setup, session: AsyncSession, goal: Goal | None) -> Shown:
+async def build_prompt(setup: Setup, session: AsyncSession, goal: Goal | None) -> Prompt:
     """Build the prompt of a session with the given goal."""
     context = setup.context
-    budget = setup.budgets.room(setup.model, context)
+    budget = setup.budgets.budget_for(setup.model, context)
     only = context.strategy == "truncate"
     window = await session.window(
         provider=setup.model.provider,
         max_tokens=budget.tokens,
-        reserve=min(budget.tokens - 1, budget.reply + _tools_cost(setup)),
-        system=_system(setup, goal),
+        reserve=min(budget.tokens - 1, budget.reply_tokens + _tool_tokens(setup)),
+        system=_system_text(setup, goal),
         keep_first_user=only,
         max_messages=context.keep_recent if only else None,
     )
-    return Shown(window, budget)
+    return Prompt(window, budget)
 
 
-def _system(setup: Setup, goal: Goal | None) -> str | None:
+def _system_text(setup: Setup, goal: Goal | None) -> str | None:
     """Return the system text: instructions, tools described as text if needed, and the goal."""
-    tools = tell(setup.specs) if setup.model.tools == "text" else None
-    texts = [text for text in (setup.system, tools, goals.told(goal)) if text]
+    tools = describe_tools(setup.specs) if setup.model.tools == "text" else None
+    texts = [text for text in (setup.system, tools, goals.system_text(goal)) if text]
     return "\n\n".join(texts) or None
 
 
-def _tools_cost(setup: Setup) -> int:
+def _tool_tokens(setup: Setup) -> int:
     """Estimate the tokens of the tool schemas sent beside the window."""
     if setup.model.tools == "text" or not setup.specs:
         return 0

@@ -32,9 +32,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise `Invalid` for a value out of range."""
-        _least(1, attempts=self.attempts)
-        _least(0, base=self.base, max=self.max, jitter=self.jitter, longest=self.longest)
-        _one_of(("continue", "anew"), broken=self.broken)
+        _check_minimum(1, attempts=self.attempts)
+        _check_minimum(0, base=self.base, max=self.max, jitter=self.jitter, longest=self.longest)
+        _check_choice(("continue", "anew"), broken=self.broken)
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +56,11 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `Invalid` for a value out of range."""
         for name, value in (("max_tokens", self.max_tokens), ("reserve", self.reserve)):
             if value is not None:
-                _least(1, **{name: value})
-        _least(1, keep_recent=self.keep_recent)
+                _check_minimum(1, **{name: value})
+        _check_minimum(1, keep_recent=self.keep_recent)
         if not 0 < self.threshold <= 1:
             raise Invalid("threshold: must be a share of the budget, above 0 and at most 1")
-        _one_of(("summarize", "truncate"), strategy=self.strategy)
+        _check_choice(("summarize", "truncate"), strategy=self.strategy)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,19 +83,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise `Invalid` for a value out of range."""
-        _least(1, rounds=self.rounds, parallel=self.parallel, tool_output=self.tool_output)
-        _least(0, goal_rounds=self.goal_rounds, wait=self.wait)
+        _check_minimum(1, rounds=self.rounds, parallel=self.parallel, tool_output=self.tool_output)
+        _check_minimum(0, goal_rounds=self.goal_rounds, wait=self.wait)
         if self.idle is not None and not self.idle > 0:
             raise Invalid("idle: must be more than 0 seconds, or None")
 
 
-def _least(least: float, **values: float) -> None:
+def _check_minimum(least: float, **values: float) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
             raise Invalid(f"{name}: must be a number, at least {least}")
 
 
-def _one_of(choices: tuple[str, ...], **values: str) -> None:
+def _check_choice(choices: tuple[str, ...], **values: str) -> None:
     for name, value in values.items():
         if value not in choices:
             raise Invalid(f"{name}: must be one of {', '.join(choices)}")

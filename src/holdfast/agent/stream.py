@@ -13,24 +13,24 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, MutableSet
 from typing import Any, Final
 
 from holdfast.agent.events import Event
-from holdfast.aio.completion_queue import unhurried
+from holdfast.aio.completion_queue import shielded
 from holdfast.errors import AgentError
 
-_AHEAD: Final = 16
+_MAX_QUEUED_EVENTS: Final = 16
 
 
-class Running:
+class AgentStream:
     """The events of one `stream` call, and the task that produces them."""
 
-    def __init__(self, session_id: str, running: MutableSet[Running]) -> None:
+    def __init__(self, session_id: str, running: MutableSet[AgentStream]) -> None:
         """The stream is a member of `running` while it runs."""
         self.session_id = session_id
-        self._running = running
+        self._streams = running
         self._events: deque[Event] = deque()
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._gone = False
+        self._consumer_gone = False
         self._cancelled = False
 
     async def emit(self, event: Event) -> None:
@@ -38,48 +38,48 @@ class Running:
 
         Wait while the queue is full, unless the turn is being cancelled.
         """
-        while len(self._events) >= _AHEAD and not self._cancelled:
-            self._room.clear()
-            await self._room.wait()
-        if not self._gone:
+        while len(self._events) >= _MAX_QUEUED_EVENTS and not self._cancelled:
+            self._has_room.clear()
+            await self._has_room.wait()
+        if not self._consumer_gone:
             self._events.append(event)
-            self._news.set()
+            self._changed.set()
 
     def cancel(self, reason: str) -> bool:
         """Cancel the turn; false if it has ended or is being cancelled already."""
         if self._task is None or self._task.done() or self._cancelled:
             return False
         self._cancelled = True
-        self._room.set()
+        self._has_room.set()
         return self._task.cancel(reason)
 
     async def events(
         self, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> AsyncGenerator[Event, None]:
         """Run `work` as a task; yield its events, and raise what it raises."""
-        self._running.add(self)
+        self._streams.add(self)
         self._task = asyncio.create_task(work())
-        self._task.add_done_callback(lambda _: self._news.set())
+        self._task.add_done_callback(lambda _: self._changed.set())
         try:
             while (event := await self._next(self._task)) is not None:
                 yield event
             self._raise_outcome(self._task)
         finally:
-            self._gone = True
+            self._consumer_gone = True
             try:
                 await self.stop("the consumer stopped reading events")
             finally:
-                self._running.discard(self)
+                self._streams.discard(self)
 
     async def _next(self, task: asyncio.Task[None]) -> Event | None:
         """Return the next event; `None` when the task has ended and the queue is empty."""
         while not self._events:
             if task.done():
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         event = self._events.popleft()
-        self._room.set()
+        self._has_room.set()
         return event
 
     def _raise_outcome(self, task: asyncio.Task[None]) -> None:
@@ -93,7 +93,7 @@ class Running:
         """Cancel the turn and wait until it is stored."""
         self.cancel(reason)
         if self._task is not None:
-            await unhurried(_finished(self._task))
+            await shielded(_finished(self._task))
 
 
 async def _finished(task: asyncio.Task[None]) -> None:

@@ -12,27 +12,27 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 from holdfast import tokens
-from holdfast.agent.completion import ask
-from holdfast.agent.context_budget import Room
+from holdfast.agent.completion import complete_once
+from holdfast.agent.context_budget import TokenBudget
 from holdfast.agent.events import Summarized
 from holdfast.agent.models.protocol import Model
 from holdfast.agent.settings import Context
-from holdfast.agent.text_tool_parser import after_thoughts
+from holdfast.agent.text_tool_parser import end_of_thinking
 from holdfast.agent.tools.quote import quoted
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import ModelFailed, NotFound
 from holdfast.values import Message, Window
 
-By: TypeAlias = Literal["model", "extract"]
-_BY_MODEL: Final[By] = "model"
-_SECONDS: Final = 300.0
-_PAGE: Final = 200
-_LEAST: Final = 4  # fewer messages are not worth a call
-_SAID: Final = 4000  # of one message
-_ANSWERED: Final = 800  # of one tool result
-_EXTRACT: Final = 6000
-_STEPS: Final = 4  # for one summary
-_QUESTION: Final = """\
+SummarySource: TypeAlias = Literal["model", "extract"]
+_BY_MODEL: Final[SummarySource] = "model"
+_TIMEOUT_S: Final = 300.0
+_PAGE_SIZE: Final = 200
+_MIN_MESSAGES: Final = 4  # fewer messages are not worth a call
+_MAX_MESSAGE_CHARS: Final = 4000  # of one message
+_MAX_RESULT_CHARS: Final = 800  # of one tool result
+_MAX_EXTRACT_CHARS: Final = 6000
+_MAX_CALLS: Final = 4  # for one summary
+_INSTRUCTIONS: Final = """\
 Below is a conversation between a user and an assistant who uses tools. Summarise it so that the \
 assistant can go on without it. Keep what the user wants and has decided, facts, names, paths, \
 numbers, what was done and how it went, and what is open. Leave out pleasantries. Write in the \
@@ -41,24 +41,24 @@ language of the conversation, at most 600 words. Answer with the summary alone.
 {said}"""
 
 
-def unseen(window: Window) -> int:
+def count_dropped(window: Window) -> int:
     """Count the messages that did not fit into a window."""
     return sum(out.count for out in window.left_out if out.why == "over the budget")
 
 
-def is_due(window: Window, budget: Room, context: Context) -> bool:
+def is_due(window: Window, budget: TokenBudget, context: Context) -> bool:
     """True if the window fills so much of its budget that a summary should be made."""
     if context.strategy != "summarize":
         return False
-    if unseen(window):
+    if count_dropped(window):
         return True
-    return window.tokens >= context.threshold * (budget.tokens - budget.reply)
+    return window.tokens >= context.threshold * (budget.tokens - budget.reply_tokens)
 
 
 async def summarize(
     session: AsyncSession,
     model: Model,
-    budget: Room,
+    budget: TokenBudget,
     keep_recent: int,
     *,
     unseen: int = 0,
@@ -70,16 +70,16 @@ async def summarize(
     end; `upto` of the summary is how far it came, and the next summary continues from there.
     """
     covered = await session.covered()
-    last = await _last(session, covered, keep_recent, unseen)
-    if last - covered < _LEAST:
+    last = await _last_seq(session, covered, keep_recent, unseen)
+    if last - covered < _MIN_MESSAGES:
         return None
     earlier = await session.summary()
     text, by, upto = "" if earlier is None else earlier.text, _BY_MODEL, ""
-    for _ in range(_STEPS):
-        chunk = await _piece(session, covered, last, budget)
+    for _ in range(_MAX_CALLS):
+        chunk = await _next_chunk(session, covered, last, budget)
         if not chunk:
             break
-        text, by = await _text(model, budget, text, chunk, by)
+        text, by = await _summary_text(model, budget, text, chunk, by)
         covered, upto = chunk[-1].seq or last, chunk[-1].id
     if not upto:
         return None
@@ -90,7 +90,7 @@ async def summarize(
     return Summarized(upto=covered, by=by)
 
 
-async def _last(session: AsyncSession, covered: int, keep_recent: int, unseen: int) -> int:
+async def _last_seq(session: AsyncSession, covered: int, keep_recent: int, unseen: int) -> int:
     """Return the seq of the last message to summarise: the one before an exchange starts."""
     recent = await session.messages(limit=keep_recent)
     first = recent[0].seq or 1 if recent else 1
@@ -103,16 +103,18 @@ async def _last(session: AsyncSession, covered: int, keep_recent: int, unseen: i
     return first - 1 if said is None or said.seq is None else said.seq - 1
 
 
-async def _piece(session: AsyncSession, covered: int, last: int, budget: Room) -> list[Message]:
+async def _next_chunk(
+    session: AsyncSession, covered: int, last: int, budget: TokenBudget
+) -> list[Message]:
     """Return the messages after `covered`, in whole exchanges, that fit into one request."""
     found: list[Message] = []
-    left = (budget.tokens - budget.reply) // 2
+    left = (budget.tokens - budget.reply_tokens) // 2
     while covered < last and left > 0:
-        page = await session.messages(after=covered, limit=min(_PAGE, last - covered))
+        page = await session.messages(after=covered, limit=min(_PAGE_SIZE, last - covered))
         if not page:
             break
         for message in page:
-            left -= sum(tokens.of_text(line) for line in _lines([message]))
+            left -= sum(tokens.of_text(line) for line in _transcript_lines([message]))
             if left < 0 and found and message.role != "tool":
                 return found
             found.append(message)
@@ -120,30 +122,33 @@ async def _piece(session: AsyncSession, covered: int, last: int, budget: Room) -
     return found
 
 
-async def _text(
-    model: Model, budget: Room, known: str, chunk: Sequence[Message], by: By
-) -> tuple[str, By]:
+async def _summary_text(
+    model: Model, budget: TokenBudget, known: str, chunk: Sequence[Message], by: SummarySource
+) -> tuple[str, SummarySource]:
     """Return a summary of the earlier summary and a chunk; an extract if the model fails."""
-    before = [f"[Summary of what came before: {_cut(known, _SAID)}]"] if known else []
-    said = quoted("A conversation.", "\n\n".join([*before, *_lines(chunk)]))
+    before = [f"[Summary of what came before: {_cut(known, _MAX_MESSAGE_CHARS)}]"] if known else []
+    said = quoted("A conversation.", "\n\n".join([*before, *_transcript_lines(chunk)]))
     try:
-        question = _QUESTION.format(said=said)
-        answer = await ask(model, question, max_output=budget.reply, seconds=_SECONDS)
-        return answer[after_thoughts(answer) :].strip() or answer, by
+        question = _INSTRUCTIONS.format(said=said)
+        answer = await complete_once(
+            model, question, max_output=budget.reply_tokens, seconds=_TIMEOUT_S
+        )
+        return answer[end_of_thinking(answer) :].strip() or answer, by
     except ModelFailed:
         return extract(known, chunk), "extract"
 
 
-def _lines(messages: Iterable[Message]) -> Iterable[str]:
+def _transcript_lines(messages: Iterable[Message]) -> Iterable[str]:
     for message in messages:
         if message.role == "summary" or message.metadata.get("hidden"):
             continue
         for call in message.tool_calls:
-            yield f"[The assistant called {call.name} with {_cut(str(call.arguments), _ANSWERED)}]"
+            arguments = _cut(str(call.arguments), _MAX_RESULT_CHARS)
+            yield f"[The assistant called {call.name} with {arguments}]"
         if message.role == "tool":
-            yield f"[The tool answered: {_cut(message.text, _ANSWERED)}]"
+            yield f"[The tool answered: {_cut(message.text, _MAX_RESULT_CHARS)}]"
         elif message.text.strip():
-            yield f"{message.role.capitalize()}: {_cut(message.text, _SAID)}"
+            yield f"{message.role.capitalize()}: {_cut(message.text, _MAX_MESSAGE_CHARS)}"
 
 
 def extract(known: str, covered: Sequence[Message]) -> str:
@@ -151,10 +156,10 @@ def extract(known: str, covered: Sequence[Message]) -> str:
     inputs = [m.text.strip() for m in covered if m.role == "user" and not m.metadata.get("hidden")]
     used = Counter(call.name for m in covered for call in m.tool_calls)
     last = next((m.text for m in reversed(covered) if m.role == "assistant" and m.text), "")
-    lines = [_cut(known, _EXTRACT // 3)] if known else []
+    lines = [_cut(known, _MAX_EXTRACT_CHARS // 3)] if known else []
     lines.append("The user said, in order:")
-    remaining = _EXTRACT
-    share = max(80, min(_SAID, remaining // max(1, len(inputs))))
+    remaining = _MAX_EXTRACT_CHARS
+    share = max(80, min(_MAX_MESSAGE_CHARS, remaining // max(1, len(inputs))))
     newest: list[str] = []
     for text in reversed(inputs):
         remaining -= min(len(text), share)
@@ -168,7 +173,7 @@ def extract(known: str, covered: Sequence[Message]) -> str:
             "Tools that were used: " + ", ".join(f"{n} ({c} x)" for n, c in used.most_common())
         )
     if last:
-        lines.append(f"The assistant's last word: {_cut(last, _ANSWERED)}")
+        lines.append(f"The assistant's last word: {_cut(last, _MAX_RESULT_CHARS)}")
     return "\n".join(lines)
 
 

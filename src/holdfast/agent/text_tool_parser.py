@@ -25,10 +25,10 @@ from holdfast import validation
 from holdfast.errors import BadMessage
 from holdfast.values import JSON
 
-UNREADABLE: Final = "unreadable_call"  # The name given to a call that names no tool.
-_MOST: Final = 64
-_MOST_BROKEN: Final = 8
-_CLOSED: Final = {
+UNREADABLE_CALL: Final = "unreadable_call"  # The name given to a call that names no tool.
+_MAX_CALLS: Final = 64
+_MAX_BROKEN_VALUES: Final = 8
+_CLOSING_TAGS: Final = {
     "<tool_call>": "</tool_call>",
     "<tool_calls>": "</tool_calls>",
     "<function_call>": "</function_call>",
@@ -36,56 +36,56 @@ _CLOSED: Final = {
     "<|python_tag|>": "<|eom_id|>",
     "[TOOL_CALLS]": "[/TOOL_CALLS]",
 }
-_MARKER: Final = re.compile("|".join(["```", "~~~", *map(re.escape, _CLOSED)]))
+_MARKER: Final = re.compile("|".join(["```", "~~~", *map(re.escape, _CLOSING_TAGS)]))
 _AFTER_FENCE: Final = re.compile(r"[`~]*[ \t]*[\w+.-]*\s*")
 _FENCE_END: Final = re.compile(r"[`~]+")
 _SPACE: Final = re.compile(r"\s*")
 _BETWEEN: Final = re.compile(r"[\s,;]*")
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
-_MENDED: Final = re.compile(
+_REPAIRABLE: Final = re.compile(
     r'"[^"\\]*(?:\\.[^"\\]*)*"?|,\s*(?=[}\]])|\b(?:True|False|None)\b|[{}\[\]]', re.DOTALL
 )
-_INSTEAD: Final = {"True": "true", "False": "false", "None": "null"}
-_CLOSING: Final = {"{": "}", "[": "]"}
-_THOUGHTS: Final = ("<think>", "</think>")
+_JSON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
+_CLOSING_BRACKETS: Final = {"{": "}", "[": "]"}
+_THINK_TAGS: Final = ("<think>", "</think>")
 
-_NAMES: Final = ("name", "tool", "tool_name", "function", "function_name", "action")
-_ARGUMENTS: Final = ("arguments", "parameters", "args", "params", "input", "action_input")
-_BESIDE: Final = frozenset({"id", "type", "index", "call_id"})
+_NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action")
+_ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "params", "input", "action_input")
+_IGNORED_KEYS: Final = frozenset({"id", "type", "index", "call_id"})
 
 
-class Written(msgspec.Struct, frozen=True):
+class TextCall(msgspec.Struct, frozen=True):
     """A parsed call: its arguments are JSON, or the text if it is not valid JSON."""
 
     name: str
     arguments: JSON
 
 
-class Understood(msgspec.Struct, frozen=True):
+class ParsedReply(msgspec.Struct, frozen=True):
     """The calls in a reply, and the text around them."""
 
     text: str
-    calls: tuple[Written, ...]
+    calls: tuple[TextCall, ...]
 
 
-def understand(text: str, names: Collection[str]) -> Understood:
+def parse_reply(text: str, names: Collection[str]) -> ParsedReply:
     """Parse the calls in a model's text; `names` are the available tools."""
-    start = after_thoughts(text)
-    bare = _bare(text, start, names)
+    start = end_of_thinking(text)
+    bare = _bare_calls(text, start, names)
     if bare:
-        return Understood(text[:start].strip(), tuple(bare[:_MOST]))
-    reading = _Reading(text, start, names)
+        return ParsedReply(text[:start].strip(), tuple(bare[:_MAX_CALLS]))
+    reading = _Scanner(text, start, names)
     if not reading.calls:
-        return Understood(text, ())
-    return Understood(reading.rest().strip(), tuple(reading.calls[:_MOST]))
+        return ParsedReply(text, ())
+    return ParsedReply(reading.text_without_calls().strip(), tuple(reading.calls[:_MAX_CALLS]))
 
 
-def after_thoughts(text: str) -> int:
+def end_of_thinking(text: str) -> int:
     """Return the end of a `<think>` block that a text starts with; 0 if there is none.
 
     A block that is not closed ends with the text.
     """
-    opening, closing = _THOUGHTS
+    opening, closing = _THINK_TAGS
     begin = _SPACE.match(text, 0)
     if begin is None or not text.startswith(opening, begin.end()):
         return 0
@@ -93,14 +93,14 @@ def after_thoughts(text: str) -> int:
     return len(text) if end < 0 else end + len(closing)
 
 
-def _bare(text: str, start: int, names: Collection[str]) -> list[Written] | None:
+def _bare_calls(text: str, start: int, names: Collection[str]) -> list[TextCall] | None:
     """Parse an answer that consists only of calls in JSON; `None` if it does not."""
-    found: list[Written] = []
+    found: list[TextCall] = []
     at = _skip(_SPACE, text, start)
     while at < len(text):
         end = _value_end(text, at)
         # Only the last value may be unterminated.
-        calls = _calls_of(_parsed(text[at : len(text) if end is None else end]), names)
+        calls = _calls_of(_parse_json(text[at : len(text) if end is None else end]), names)
         if calls is None:
             return None
         found += calls
@@ -111,7 +111,7 @@ def _bare(text: str, start: int, names: Collection[str]) -> list[Written] | None
 # --------------------------------------------------------------------------- tags and fences
 
 
-class _Reading:
+class _Scanner:
     """Scans a text once, from marker to marker."""
 
     def __init__(self, text: str, start: int, names: Collection[str]) -> None:
@@ -119,61 +119,61 @@ class _Reading:
         self._names = names
         self._broken = 0
         self._absent: set[str] = set()
-        self._taken: list[tuple[int, int]] = []
-        self.calls: list[Written] = []
+        self._call_spans: list[tuple[int, int]] = []
+        self.calls: list[TextCall] = []
         at = start
-        while len(self.calls) < _MOST and (marker := _MARKER.search(text, at)) is not None:
-            at = self._tagged(marker) if marker[0] in _CLOSED else self._fenced(marker)
+        while len(self.calls) < _MAX_CALLS and (marker := _MARKER.search(text, at)) is not None:
+            at = self._scan_tags(marker) if marker[0] in _CLOSING_TAGS else self._scan_fence(marker)
 
-    def rest(self) -> str:
+    def text_without_calls(self) -> str:
         """Return the text without the calls."""
         pieces: list[str] = []
         at = 0
-        for begin, end in self._taken:
+        for begin, end in self._call_spans:
             pieces.append(self._text[at:begin])
             at = end
         return "".join([*pieces, self._text[at:]])
 
-    def _take(self, begin: int, end: int, calls: Sequence[Written]) -> int:
-        self._taken.append((begin, end))
+    def _add_calls(self, begin: int, end: int, calls: Sequence[TextCall]) -> int:
+        self._call_spans.append((begin, end))
         self.calls += calls
         return end
 
-    def _fenced(self, marker: re.Match[str]) -> int:
+    def _scan_fence(self, marker: re.Match[str]) -> int:
         """Parse a code fence; return where to continue."""
         inside = _skip(_AFTER_FENCE, self._text, marker.end())
         tag = _MARKER.match(self._text, inside)
-        if tag is not None and tag[0] in _CLOSED:
-            return self._tagged(tag, begin=marker.start())
-        values, end = self._values(inside)
+        if tag is not None and tag[0] in _CLOSING_TAGS:
+            return self._scan_tags(tag, begin=marker.start())
+        values, end = self._json_values(inside)
         closed = self._text.startswith(marker[0], end)
         if values and (closed or end == len(self._text)):
-            calls = [_calls_of(_parsed(value), self._names) for value in values]
-            end = self._over_fence(end)
+            calls = [_calls_of(_parse_json(value), self._names) for value in values]
+            end = self._skip_fence_end(end)
             if None in calls:
                 return end
-            return self._take(marker.start(), end, [c for made in calls for c in made or ()])
+            return self._add_calls(marker.start(), end, [c for made in calls for c in made or ()])
         closing = self._find(marker[0], inside)
-        return len(self._text) if closing < 0 else self._over_fence(closing)
+        return len(self._text) if closing < 0 else self._skip_fence_end(closing)
 
-    def _tagged(self, marker: re.Match[str], begin: int | None = None) -> int:
+    def _scan_tags(self, marker: re.Match[str], begin: int | None = None) -> int:
         """Parse the text between tags; return where to continue."""
         begin = marker.start() if begin is None else begin
         inside = _skip(_SPACE, self._text, marker.end())
         if self._text.startswith(("```", "~~~"), inside):
             inside = _skip(_AFTER_FENCE, self._text, inside)
-        values, end = self._values(inside)
-        closing = _CLOSED[marker[0]]
+        values, end = self._json_values(inside)
+        closing = _CLOSING_TAGS[marker[0]]
         if not values:
             end = self._find(closing, inside)
             if end < 0:
                 return marker.end()  # Unclosed: the text only mentions the tag.
             values = [self._text[inside:end].strip()]
-        calls = [call for value in values for call in _certain(value, self._names)]
-        end = self._over_fence(end)
+        calls = [call for value in values for call in _tagged_calls(value, self._names)]
+        end = self._skip_fence_end(end)
         if self._text.startswith(closing, end):
             end += len(closing)
-        return self._take(begin, self._over_fence(end), calls)
+        return self._add_calls(begin, self._skip_fence_end(end), calls)
 
     def _find(self, mark: str, at: int) -> int:
         """Find a mark; remember one that is absent, so that it is searched for only once."""
@@ -182,28 +182,28 @@ class _Reading:
             self._absent.add(mark)
         return found
 
-    def _over_fence(self, at: int) -> int:
+    def _skip_fence_end(self, at: int) -> int:
         """Skip the end of a fence, if there is one at this position."""
         after = _skip(_SPACE, self._text, at)
         if not self._text.startswith(("```", "~~~"), after):
             return at
         return _skip(_FENCE_END, self._text, after)
 
-    def _values(self, at: int) -> tuple[list[str], int]:
+    def _json_values(self, at: int) -> tuple[list[str], int]:
         """Return consecutive JSON values as text, and the position after them."""
         values: list[str] = []
-        while self._text.startswith(("{", "["), at) and self._broken < _MOST_BROKEN:
+        while self._text.startswith(("{", "["), at) and self._broken < _MAX_BROKEN_VALUES:
             end = _value_end(self._text, at)
             if end is None:
                 self._broken += 1
-                end = self._give_up(at)
+                end = self._end_of_broken_value(at)
             values.append(self._text[at:end])
             at = _skip(_BETWEEN, self._text, end)
         return values, at
 
-    def _give_up(self, at: int) -> int:
+    def _end_of_broken_value(self, at: int) -> int:
         """Return where unterminated JSON ends: at the next marker of any kind."""
-        ends = (self._find(mark, at) for mark in ("```", "~~~", *_CLOSED.values()))
+        ends = (self._find(mark, at) for mark in ("```", "~~~", *_CLOSING_TAGS.values()))
         return min((end for end in ends if end >= 0), default=len(self._text))
 
 
@@ -215,16 +215,16 @@ def _skip(what: re.Pattern[str], text: str, at: int) -> int:
 # ------------------------------------------------------------------------------------------ calls
 
 
-def _certain(value: str, names: Collection[str]) -> list[Written]:
+def _tagged_calls(value: str, names: Collection[str]) -> list[TextCall]:
     """Return the calls in tagged text; an unreadable one becomes `UNREADABLE_CALL`."""
-    parsed = _parsed(value)
+    parsed = _parse_json(value)
     calls = _calls_of(parsed, names) or _calls_of(parsed, None)
     if calls:
         return calls
-    return [Written(UNREADABLE, value if isinstance(parsed, _NotJSON) else parsed)]
+    return [TextCall(UNREADABLE_CALL, value if isinstance(parsed, _NotJSON) else parsed)]
 
 
-def _calls_of(value: JSON | _NotJSON, names: Collection[str] | None) -> list[Written] | None:
+def _calls_of(value: JSON | _NotJSON, names: Collection[str] | None) -> list[TextCall] | None:
     """Return the call or calls in a value; `None` if any part of it is not a call.
 
     Without `names` any tool name is accepted.
@@ -246,35 +246,37 @@ def _calls_of(value: JSON | _NotJSON, names: Collection[str] | None) -> list[Wri
 def _unwrapped(value: dict[str, JSON]) -> dict[str, JSON]:
     """Return the inner call of `{"type": "function", "function": {…}}`."""
     inner = value.get("function")
-    return inner if isinstance(inner, dict) and value.keys() <= {"function", *_BESIDE} else value
+    return (
+        inner if isinstance(inner, dict) and value.keys() <= {"function", *_IGNORED_KEYS} else value
+    )
 
 
-def _call_of(value: dict[str, JSON], names: Collection[str] | None) -> Written | None:
-    for key in _NAMES:
-        name = _offered(value.get(key), names)
+def _call_of(value: dict[str, JSON], names: Collection[str] | None) -> TextCall | None:
+    for key in _NAME_KEYS:
+        name = _tool_name(value.get(key), names)
         if name is None:
             continue
-        rest = {k: v for k, v in value.items() if k != key and k not in _BESIDE}
-        given = [k for k in _ARGUMENTS if k in rest]
+        rest = {k: v for k, v in value.items() if k != key and k not in _IGNORED_KEYS}
+        given = [k for k in _ARGUMENT_KEYS if k in rest]
         if given:
-            return Written(name, _arguments(rest[given[0]]))
+            return TextCall(name, _arguments(rest[given[0]]))
         if not rest:
-            return Written(name, {})
+            return TextCall(name, {})
         # `{"tool": "read_file", "path": …}`; an object with `name` need not be a call.
-        return Written(name, rest) if key != "name" else None
-    return _by_key(value, names)
+        return TextCall(name, rest) if key != "name" else None
+    return _call_by_key(value, names)
 
 
-def _by_key(value: dict[str, JSON], names: Collection[str] | None) -> Written | None:
+def _call_by_key(value: dict[str, JSON], names: Collection[str] | None) -> TextCall | None:
     """Return the call in `{"read_file": {"path": …}}`; `None` if it is not one."""
     if names is None or len(value) != 1:
         return None
     ((key, given),) = value.items()
-    name = _offered(key, names)
-    return Written(name, given) if name is not None and isinstance(given, dict) else None
+    name = _tool_name(key, names)
+    return TextCall(name, given) if name is not None and isinstance(given, dict) else None
 
 
-def _offered(name: JSON, names: Collection[str] | None) -> str | None:
+def _tool_name(name: JSON, names: Collection[str] | None) -> str | None:
     if not isinstance(name, str) or not name.strip():
         return None
     if names is None or name in names:
@@ -288,7 +290,7 @@ def _arguments(given: JSON) -> JSON:
     if given is None:
         return {}
     if isinstance(given, str) and given.strip().startswith("{"):
-        parsed = _parsed(given)
+        parsed = _parse_json(given)
         return given if isinstance(parsed, _NotJSON) else parsed
     return given
 
@@ -300,7 +302,7 @@ class _NotJSON(msgspec.Struct, frozen=True):
     """The result of parsing text that is not valid JSON."""
 
 
-_NONE: Final = _NotJSON()
+_NOT_JSON: Final = _NotJSON()
 
 
 def _value_end(text: str, at: int) -> int | None:
@@ -309,7 +311,7 @@ def _value_end(text: str, at: int) -> int | None:
         return None
     depth = 0
     for token in _TOKEN.finditer(text, at):
-        if token[0] in _CLOSING:
+        if token[0] in _CLOSING_BRACKETS:
             depth += 1
         elif token[0] in {"}", "]"}:
             depth -= 1
@@ -318,33 +320,33 @@ def _value_end(text: str, at: int) -> int | None:
     return None
 
 
-def _parsed(text: str) -> JSON | _NotJSON:
+def _parse_json(text: str) -> JSON | _NotJSON:
     """Parse an object or a list, repairing it if necessary."""
     text = text.strip()
     if not text.startswith(("{", "[")):
-        return _NONE
-    for attempt in _attempts(text):
+        return _NOT_JSON
+    for attempt in _with_repair(text):
         try:
             value: JSON = json.loads(attempt, strict=False, parse_constant=_refuse)
             return validation.check_json(value, "call")
         except (ValueError, RecursionError, BadMessage):
             continue
-    return _NONE
+    return _NOT_JSON
 
 
-def _attempts(text: str) -> Iterator[str]:
+def _with_repair(text: str) -> Iterator[str]:
     yield text
     open_ones: list[str] = []
 
     def mend(token: re.Match[str]) -> str:
         found = token[0]
-        if found in _CLOSING:
-            open_ones.append(_CLOSING[found])
+        if found in _CLOSING_BRACKETS:
+            open_ones.append(_CLOSING_BRACKETS[found])
         elif found in {"}", "]"} and open_ones:
             open_ones.pop()
-        return "" if found.startswith(",") else _INSTEAD.get(found, found)
+        return "" if found.startswith(",") else _JSON_LITERALS.get(found, found)
 
-    mended = _MENDED.sub(mend, text)
+    mended = _REPAIRABLE.sub(mend, text)
     # Only after a complete value: the rest of one that was cut off is unknown.
     if mended.endswith(("}", "]", '"')):
         mended += "".join(reversed(open_ones))

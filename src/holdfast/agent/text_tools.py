@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.agent.models.protocol import ToolSpec
-from holdfast.agent.text_tool_parser import understand
+from holdfast.agent.text_tool_parser import parse_reply
 from holdfast.values import JSON
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
-_FORM: Final = f"""\
+_INSTRUCTIONS: Final = f"""\
 You can use tools. To use one, write a call in exactly this form and then stop:
 {OPENING}{{"name": "TOOL", "arguments": {{"PARAMETER": "VALUE"}}}}{CLOSING}
 The answer comes in the next message. Use a tool only if it is needed; otherwise just answer.
 The tools:"""
-_PLAIN_KINDS: Final = {
+_TYPE_NAMES: Final = {
     "string": "text",
     "integer": "whole number",
     "number": "number",
@@ -32,11 +32,11 @@ _PLAIN_KINDS: Final = {
 }
 
 
-def tell(tools: Sequence[ToolSpec]) -> str:
+def describe_tools(tools: Sequence[ToolSpec]) -> str:
     """Return a description of the tools for the system text; empty if there are none."""
     if not tools:
         return ""
-    return "\n".join([_FORM, *map(_described, tools)])
+    return "\n".join([_INSTRUCTIONS, *map(_described, tools)])
 
 
 def _described(spec: ToolSpec) -> str:
@@ -45,13 +45,15 @@ def _described(spec: ToolSpec) -> str:
     lines = [f"- {spec.name}: {' '.join(spec.description.split())}"]
     if isinstance(properties, dict):
         for name, schema in properties.items():
-            lines.append(f"  - {name} ({_kind(schema)}{'' if name in needed else ', optional'})")
+            lines.append(
+                f"  - {name} ({_type_name(schema)}{'' if name in needed else ', optional'})"
+            )
             if about := _about(schema):
                 lines[-1] += f": {about}"
     return "\n".join(lines)
 
 
-def _kind(schema: JSON) -> str:
+def _type_name(schema: JSON) -> str:
     if not isinstance(schema, dict):
         return "anything"
     choices = schema.get("enum")
@@ -59,9 +61,9 @@ def _kind(schema: JSON) -> str:
         return " or ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     several = schema.get("anyOf")
     if isinstance(several, list):
-        kinds = [_kind(one) for one in several if one != {"type": "null"}]
+        kinds = [_type_name(one) for one in several if one != {"type": "null"}]
         return " or ".join(dict.fromkeys(kinds)) or "anything"
-    return _PLAIN_KINDS.get(str(schema.get("type")), "anything")
+    return _TYPE_NAMES.get(str(schema.get("type")), "anything")
 
 
 def _about(schema: JSON) -> str:
@@ -72,7 +74,7 @@ def _about(schema: JSON) -> str:
 # --------------------------------------------------------------------------------------- messages
 
 
-def in_words(messages: Sequence[dict[str, JSON]]) -> list[dict[str, JSON]]:
+def to_text_messages(messages: Sequence[dict[str, JSON]]) -> list[dict[str, JSON]]:
     """Return messages in OpenAI's format with tool calls and results rewritten as text.
 
     Consecutive results are joined into one user message, together with a user message that follows.
@@ -109,7 +111,7 @@ def _with_calls(message: dict[str, JSON]) -> dict[str, JSON]:
     calls = [_call(call) for call in given] if isinstance(given, list) else []
     words = _words(message.get("content"))
     # Calls that the model itself wrote as text are part of the content already.
-    wrote = [call.name for call in understand(words, [name for name, _ in calls]).calls]
+    wrote = [call.name for call in parse_reply(words, [name for name, _ in calls]).calls]
     said = [] if wrote == [name for name, _ in calls] else [written for _, written in calls]
     content = "\n".join(text for text in (words, *said) if text)
     return {

@@ -13,10 +13,10 @@ import asyncio
 import time
 
 from holdfast.agent.approval import refuse_everything
-from holdfast.agent.completion import Emit, release
+from holdfast.agent.completion import Emit, cancel_and_detach
 from holdfast.agent.config import Setup
 from holdfast.agent.events import ToolEnded, ToolStarted
-from holdfast.agent.tools.function_tools import ToolError, failure, given_arguments
+from holdfast.agent.tools.function_tools import ToolError, error_output, parse_arguments
 from holdfast.agent.tools.output_limit import shorten
 from holdfast.agent.tools.protocol import Ask, Output, Tool, ToolContext
 from holdfast.aio.session import AsyncSession
@@ -25,7 +25,7 @@ from holdfast.errors import Invalid
 from holdfast.values import JSON, Message, ToolCall
 
 
-class Caller:
+class ToolRunner:
     """Runs the tools of one turn."""
 
     def __init__(
@@ -37,42 +37,42 @@ class Caller:
         self._turn = turn
         self._emit = emit
         self._cwd = cwd
-        self._room = asyncio.Semaphore(setup.limits.parallel)
-        self._asking = asyncio.Lock()  # One approval request at a time.
+        self._slots = asyncio.Semaphore(setup.limits.parallel)
+        self._approval_lock = asyncio.Lock()  # One approval request at a time.
 
     async def run(self, calls: tuple[ToolCall, ...]) -> list[Message]:
         """Run all calls; return their results in the order of the calls."""
         try:
             async with asyncio.TaskGroup() as group:
-                running = [group.create_task(self._in_turn(call)) for call in calls]
+                running = [group.create_task(self._run_limited(call)) for call in calls]
         except BaseExceptionGroup as several:
             # The store or the approver failed; the caller expects that error, not a group.
             raise several.exceptions[0] from None
         return [task.result() for task in running]
 
-    async def _in_turn(self, call: ToolCall) -> Message:
-        async with self._room:
-            return await self._one(call)
+    async def _run_limited(self, call: ToolCall) -> Message:
+        async with self._slots:
+            return await self._run_call(call)
 
-    async def _one(self, call: ToolCall) -> Message:
+    async def _run_call(self, call: ToolCall) -> Message:
         tool = self._setup.tool(call.name)
         context = ToolContext(self._session, self._cwd, call)
         if tool is None:
             return await self._refuse(call, self._unknown(call.name))
         try:
-            arguments = given_arguments(call.arguments)
+            arguments = parse_arguments(call.arguments)
         except ToolError as error:
-            return await self._store(call, failure(error), time.monotonic())
-        refused = await self._ask(tool, context, arguments)
+            return await self._store(call, error_output(error), time.monotonic())
+        refused = await self._refusal(tool, context, arguments)
         if refused is not None:
             return await self._refuse(call, refused)
         await self._turn.tool_started(call.id)
         await self._emit(ToolStarted(call))
         began = time.monotonic()
-        output = await _run(tool, context, arguments)
+        output = await _run_tool(tool, context, arguments)
         return await self._store(call, output, began)
 
-    async def _ask(
+    async def _refusal(
         self, tool: Tool, context: ToolContext, arguments: dict[str, JSON]
     ) -> str | None:
         """Ask for approval if the tool needs it; return why it may not run, or `None`."""
@@ -81,11 +81,11 @@ class Caller:
         try:
             what = tool.asks(context, arguments)
         except Exception as error:  # noqa: BLE001 - reported to the model
-            return str(failure(error).content)
+            return str(error_output(error).content)
         if what is None:
             return None
         approve = self._setup.approve or refuse_everything
-        async with self._asking:
+        async with self._approval_lock:
             answer = await approve(Ask(context.call, what))
         if answer is True:
             return None
@@ -116,21 +116,21 @@ class Caller:
         return f"there is no tool {name!r}; there are: {names}"
 
 
-async def _run(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> Output:
+async def _run_tool(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> Output:
     """Run a tool within its time limit; a timeout becomes an error result."""
-    task = asyncio.ensure_future(_guarded(tool, context, arguments))
+    task = asyncio.ensure_future(_call_tool(tool, context, arguments))
     try:
         await asyncio.wait([task], timeout=tool.timeout)
     except asyncio.CancelledError:
-        await release(task)
+        await cancel_and_detach(task)
         raise
     if not task.done():
-        await release(task)
+        await cancel_and_detach(task)
         return Output(f"timed out after {tool.timeout:g} s; its outcome is unknown", error=True)
     return task.result()
 
 
-async def _guarded(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> Output:
+async def _call_tool(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> Output:
     """Call a tool; whatever it raises becomes an error result."""
     try:
         output = await tool.run(context, arguments)
@@ -140,7 +140,7 @@ async def _guarded(tool: Tool, context: ToolContext, arguments: dict[str, JSON])
             raise
         return Output("the tool was cancelled", error=True)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - reported to the model
-        return failure(error)
+        return error_output(error)
     if not isinstance(output, Output):
-        return failure(TypeError(f"the tool returned {type(output).__name__}, not an Output"))
+        return error_output(TypeError(f"the tool returned {type(output).__name__}, not an Output"))
     return output

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from holdfast.errors import OutcomeUnknown
-from holdfast.storage.protocol import Backend, Pending, Verb
+from holdfast.storage.protocol import Backend, Operation, PendingWrite
 
 T = TypeVar("T")
 
 
-class Desk:
+class CompletionQueue:
     """The submitted writes that one event loop waits for.
 
     The loop is woken once for all writes that finish together. They finish in the order they were
@@ -25,10 +25,10 @@ class Desk:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop_ref = ref(loop)
-        self._finished: deque[Waiting] = deque()
-        self._rung = False
-        self._line: deque[Waiting] = deque()
-        self._watch: asyncio.TimerHandle | None = None
+        self._finished: deque[AwaitedWrite] = deque()
+        self._wakeup_scheduled = False
+        self._pending: deque[AwaitedWrite] = deque()
+        self._deadline_timer: asyncio.TimerHandle | None = None
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -37,32 +37,32 @@ class Desk:
             raise RuntimeError("the event loop was garbage-collected")
         return loop
 
-    def wait_for(self, pending: Pending[T], timeout: float) -> asyncio.Future[T]:
+    def wait_for(self, pending: PendingWrite[T], timeout: float) -> asyncio.Future[T]:
         """Return a future for a write.
 
         After `timeout` seconds a write that has not started is withdrawn; one that has fails with
         `OutcomeUnknown` after as long again.
         """
         future: asyncio.Future[T] = self._loop.create_future()
-        waiting = Waiting(future, pending, self._loop.time() + timeout, timeout)
-        self._line.append(waiting)
-        if self._watch is None:
-            self._watch = self._loop.call_later(timeout, self._look_for_late)
-        pending.when_done(lambda: self._ring(waiting))
+        waiting = AwaitedWrite(future, pending, self._loop.time() + timeout, timeout)
+        self._pending.append(waiting)
+        if self._deadline_timer is None:
+            self._deadline_timer = self._loop.call_later(timeout, self._check_deadlines)
+        pending.when_done(lambda: self._notify_done(waiting))
         return future
 
-    def _ring(self, waiting: Waiting) -> None:
+    def _notify_done(self, waiting: AwaitedWrite) -> None:
         """Report that a write is done; called in the writer's thread."""
         self._finished.append(waiting)
-        if not self._rung:
-            self._rung = True
+        if not self._wakeup_scheduled:
+            self._wakeup_scheduled = True
             # In a closed loop no task waits for it.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._answer)
+                self._loop.call_soon_threadsafe(self._resolve_finished)
 
-    def _answer(self) -> None:
+    def _resolve_finished(self) -> None:
         # Cleared first: a write that finishes from now on schedules another wake-up.
-        self._rung = False
+        self._wakeup_scheduled = False
         while self._finished:
             waiting = self._finished.popleft()
             if waiting.future.done():
@@ -71,28 +71,32 @@ class Desk:
                 waiting.future.set_result(waiting.pending.outcome())
             except BaseException as error:  # noqa: BLE001 - raised in the waiting task
                 waiting.future.set_exception(error)
-        while self._line and self._line[0].future.done():
-            self._line.popleft()
+        while self._pending and self._pending[0].future.done():
+            self._pending.popleft()
 
-    def _look_for_late(self) -> None:
+    def _check_deadlines(self) -> None:
         """Withdraw writes past their deadline; those that have started get as long again."""
-        self._watch = None
+        self._deadline_timer = None
         now = self._loop.time()
-        for waiting in list(self._line):
-            if waiting.deadline <= now and not waiting.pending.give_up():
-                self._loop.call_later(waiting.timeout, _doubt, waiting)
-        later = [waiting.deadline for waiting in self._line if waiting.deadline > now]
+        for waiting in list(self._pending):
+            if waiting.deadline <= now and not waiting.pending.withdraw():
+                self._loop.call_later(waiting.timeout, _fail_unknown, waiting)
+        later = [waiting.deadline for waiting in self._pending if waiting.deadline > now]
         if later:
-            self._watch = self._loop.call_later(later[0] - now, self._look_for_late)
+            self._deadline_timer = self._loop.call_later(later[0] - now, self._check_deadlines)
 
 
-class Waiting:
+class AwaitedWrite:
     """A submitted write, its future, and when its deadline ends."""
 
     __slots__ = ("deadline", "future", "pending", "timeout")
 
     def __init__(
-        self, future: asyncio.Future[Any], pending: Pending[Any], deadline: float, timeout: float
+        self,
+        future: asyncio.Future[Any],
+        pending: PendingWrite[Any],
+        deadline: float,
+        timeout: float,
     ) -> None:
         self.future = future
         self.pending = pending
@@ -100,7 +104,7 @@ class Waiting:
         self.timeout = timeout
 
 
-def _doubt(waiting: Waiting) -> None:
+def _fail_unknown(waiting: AwaitedWrite) -> None:
     if not waiting.future.done():
         waiting.future.set_exception(
             OutcomeUnknown(
@@ -110,24 +114,26 @@ def _doubt(waiting: Waiting) -> None:
         )
 
 
-_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
+_completion_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, CompletionQueue] = (
+    WeakKeyDictionary()
+)
 
 
-async def run_write(backend: Backend, operation: Verb[T]) -> T:
+async def run_write(backend: Backend, operation: Operation[T]) -> T:
     """Submit an operation, await it and return its result; a cancelled task withdraws it."""
     loop = asyncio.get_running_loop()
-    desk = _desks.get(loop)
+    desk = _completion_queues.get(loop)
     if desk is None:
-        desk = _desks[loop] = Desk(loop)
+        desk = _completion_queues[loop] = CompletionQueue(loop)
     pending = backend.submit(operation)
     try:
         return await desk.wait_for(pending, backend.deadline)
     except asyncio.CancelledError:
-        pending.give_up()
+        pending.withdraw()
         raise
 
 
-async def unhurried(work: Coroutine[Any, Any, T]) -> T:
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
     """Await clean-up work to its end, even if the task is cancelled again meanwhile."""
     task = asyncio.ensure_future(work)
     try:

@@ -9,19 +9,19 @@ from typing import Literal, Self
 import msgspec
 
 from holdfast import validation
-from holdfast.aio.completion_queue import run_write, unhurried
-from holdfast.context import Runtime
-from holdfast.draft import DraftState, check_call, check_raw, check_thought, note_failure
+from holdfast.aio.completion_queue import run_write, shielded
+from holdfast.context import StoreContext
+from holdfast.draft import DraftCore, check_call, check_raw, check_thinking, note_failure
 from holdfast.draft_parts import Delta
 from holdfast.errors import HoldfastError
-from holdfast.storage.protocol import Verb
+from holdfast.storage.protocol import Operation
 from holdfast.values import JSON, Message, Raw, Text, Usage
 
 
 class AsyncDraft:
     """The async twin of `Draft`; `AsyncTurn.stream` returns these."""
 
-    def __init__(self, context: Runtime, state: DraftState) -> None:
+    def __init__(self, context: StoreContext, state: DraftCore) -> None:
         self._backend = context.backend
         self._state = state
         self.message: Message | None = None
@@ -37,7 +37,7 @@ class AsyncDraft:
 
     async def think(self, text: str, *, signature: str | None = None) -> None:
         """Add the model's reasoning."""
-        await self._add(check_thought(text, signature))
+        await self._add(check_thinking(text, signature))
 
     async def tool_call(self, id: str, name: str, arguments: JSON = None) -> None:
         """Add a finished tool call."""
@@ -49,15 +49,15 @@ class AsyncDraft:
 
     async def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
         """Set the usage of the reply, and its cost."""
-        self._state.spend(usage, cost)
+        self._state.set_usage(usage, cost)
 
     async def flush(self) -> None:
         """Store what was written so far, now."""
-        taken = self._state.take()
+        taken = self._state.take_unstored()
         if taken is not None:
             numbers, operation = taken
             await run_write(self._backend, operation)
-            self._state.stored(numbers)
+            self._state.mark_stored(numbers)
 
     async def close(
         self,
@@ -66,13 +66,13 @@ class AsyncDraft:
         metadata: dict[str, JSON] | None = None,
     ) -> Message | None:
         """Store the reply as a message and return it; `None` if nothing was written."""
-        if self._state.over:
+        if self._state.ended:
             return self.message
-        closing = self._state.closing(status, metadata)
+        closing = self._state.prepare_close(status, metadata)
         # Not interrupted once started: a stored reply must not be taken for one that is not.
-        return await unhurried(self._close(closing))
+        return await shielded(self._close(closing))
 
-    async def _close(self, closing: tuple[Message, Verb[int]] | None) -> Message | None:
+    async def _close(self, closing: tuple[Message, Operation[int]] | None) -> Message | None:
         if closing is not None:
             message, operation = closing
             seq = await run_write(self._backend, operation)
@@ -99,6 +99,6 @@ class AsyncDraft:
             await self.close()
             return
         try:
-            await unhurried(self.close(status="partial"))
+            await shielded(self.close(status="partial"))
         except HoldfastError as failed:
             note_failure(error, failed)

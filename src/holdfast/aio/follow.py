@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
 from holdfast.errors import StoreUnavailable
-from holdfast.follow import Follower, Following, StoreFollower
+from holdfast.follow import BaseFollower, Follower, StoreFollower
 from holdfast.storage.protocol import Backend
 from holdfast.values import Activity, BranchChanged, Head, Message
 
 T = TypeVar("T")
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 0.25
+_MIN_POLL_S = 0.02
+_MAX_POLL_S = 0.25
 
 
-class AsyncFollowing(Generic[T]):
+class AsyncBaseFollower(Generic[T]):
     """The async twin of `BaseFollower`: it polls, so it occupies no thread while it waits."""
 
-    def __init__(self, backend: Backend, following: Following[T]) -> None:
+    def __init__(self, backend: Backend, following: BaseFollower[T]) -> None:
         self._backend = backend
-        self._following = following
+        self._source = following
         self._seen = -1
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -30,28 +30,28 @@ class AsyncFollowing(Generic[T]):
 
     async def __anext__(self) -> T:
         """Await the next item."""
-        pause = _FIRST_PAUSE
+        pause = _MIN_POLL_S
         while not self._backend.closed:
             seen = self._backend.wait(-1, 0)
             if seen != self._seen:
                 item = await self._poll()
                 if item is not None:
                     return item
-                self._seen, pause = seen, _FIRST_PAUSE
+                self._seen, pause = seen, _MIN_POLL_S
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            pause = min(pause * 1.5, _MAX_POLL_S)
         raise StopAsyncIteration
 
     async def _poll(self) -> T | None:
         try:
-            return await asyncio.to_thread(self._following.poll)
+            return await asyncio.to_thread(self._source.poll)
         except StoreUnavailable:
             if self._backend.closed:
                 raise StopAsyncIteration from None
             raise
 
 
-class AsyncFollower(AsyncFollowing[Message | BranchChanged]):
+class AsyncFollower(AsyncBaseFollower[Message | BranchChanged]):
     """The async twin of `Follower`."""
 
     def __init__(self, backend: Backend, follower: Follower) -> None:
@@ -64,7 +64,7 @@ class AsyncFollower(AsyncFollowing[Message | BranchChanged]):
         return self._follower.head
 
 
-class AsyncStoreFollower(AsyncFollowing[Activity]):
+class AsyncStoreFollower(AsyncBaseFollower[Activity]):
     """The async twin of `StoreFollower`."""
 
     def __init__(self, backend: Backend, follower: StoreFollower) -> None:

@@ -11,8 +11,8 @@ from holdfast.aio.completion_queue import run_write
 from holdfast.aio.follow import AsyncFollower
 from holdfast.aio.turn import AsyncTurn
 from holdfast.operations import append, head_moves, queries, queue, sessions, turns
-from holdfast.session import Session, number_of, runtime_of, to_input
-from holdfast.turn import TurnState
+from holdfast.session import Session, context_of, number_of, to_input
+from holdfast.turn import TurnCore
 from holdfast.values import (
     JSON,
     BranchInfo,
@@ -21,7 +21,7 @@ from holdfast.values import (
     Head,
     Link,
     Message,
-    Place,
+    MessageRef,
     Provider,
     QueuedInput,
     Recovered,
@@ -37,8 +37,8 @@ class AsyncSession:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._runtime, self._n = runtime_of(session), number_of(session)
-        self._backend = self._runtime.backend
+        self._context, self._n = context_of(session), number_of(session)
+        self._backend = self._context.backend
         self.id = session.id
         self.key = session.key
         self.interrupted = session.interrupted
@@ -57,14 +57,14 @@ class AsyncSession:
 
     async def append(self, *messages: Message, expect: Head | None = None) -> Head:
         """Store messages, all or none, each id once; return the new head."""
-        batch = codec.encode_batch(messages, self._runtime.now())
+        batch = codec.encode_batch(messages, self._context.now())
         return await run_write(self._backend, append.append(self._n, batch, expect=expect))
 
     def turn(
         self, *, wait: float = 0.0, model: str | None = None, run_id: str | None = None
     ) -> AsyncTurn:
         """Open a turn in an `async with` block."""
-        state = TurnState(self._runtime, self._n, self.id, model=model, run_id=run_id)
+        state = TurnCore(self._context, self._n, self.id, model=model, run_id=run_id)
         return AsyncTurn(state, wait=wait)
 
     async def messages(
@@ -105,7 +105,7 @@ class AsyncSession:
 
     async def fork(
         self,
-        at: Place | None = None,
+        at: MessageRef | None = None,
         *,
         key: str | None = None,
         title: str | None = None,
@@ -127,7 +127,7 @@ class AsyncSession:
         )
         return AsyncSession(made)
 
-    async def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
+    async def rewind(self, to: MessageRef, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest."""
         operation = head_moves.rewind(self._n, to, token=ids.message_id(), expect=expect)
         return await run_write(self._backend, operation)
@@ -144,7 +144,7 @@ class AsyncSession:
 
     async def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
         """Replace the history by these messages, atomically."""
-        batch = codec.encode_history(messages, self._runtime.now())
+        batch = codec.encode_history(messages, self._context.now())
         operation = head_moves.replace(self._n, batch, token=ids.message_id(), expect=expect)
         return await run_write(self._backend, operation)
 
@@ -154,7 +154,7 @@ class AsyncSession:
         return await run_write(self._backend, operation)
 
     async def summarize(
-        self, text: str, *, upto: Place | None = None, expect: Head | None = None
+        self, text: str, *, upto: MessageRef | None = None, expect: Head | None = None
     ) -> Head:
         """Append a summary that replaces, in windows, the history up to `upto`."""
         operation = head_moves.summarize(
@@ -162,7 +162,7 @@ class AsyncSession:
             text,
             upto,
             message_id=ids.message_id(),
-            now=self._runtime.now(),
+            now=self._context.now(),
             expect=expect,
         )
         return await run_write(self._backend, operation)
@@ -175,7 +175,7 @@ class AsyncSession:
         """Return the last seq that the newest summary covers; 0 without one."""
         return await asyncio.to_thread(self._session.covered)
 
-    async def erase(self, message: Place) -> EraseReport:
+    async def erase(self, message: MessageRef) -> EraseReport:
         """Erase the content of a message wherever it is shared."""
         return await asyncio.to_thread(self._session.erase, message)
 
@@ -202,9 +202,9 @@ class AsyncSession:
     async def enqueue(self, content: Content | Message) -> QueuedInput:
         """Store input for the next turn."""
         message = to_input(content)
-        item = codec.encode(message, self._runtime.now())
-        operation = queue.enqueue(self._n, item, self._runtime.clock.micros())
-        return queries.as_queued(*await run_write(self._backend, operation))
+        item = codec.encode(message, self._context.now())
+        operation = queue.enqueue(self._n, item, self._context.clock.micros())
+        return queries.queued_input(*await run_write(self._backend, operation))
 
     async def queued(self) -> list[QueuedInput]:
         """List queued input, in order."""

@@ -226,9 +226,9 @@ class AsyncStore:
         """Set titles made by `make` on the newest sessions that have none."""
         titled = []
         for info in await self.sessions(limit=limit):
-            if titles.wants_one(info):
+            if titles.needs_title(info):
                 session = await self.get(info.id)
-                title = titles.fold(await make(session) or "")
+                title = titles.shorten(await make(session) or "")
                 if title:
                     titled.append(await session.update(auto_title=title))
         return titled

@@ -9,25 +9,25 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from holdfast import validation
-from holdfast.aio.completion_queue import run_write, unhurried
+from holdfast.aio.completion_queue import run_write, shielded
 from holdfast.aio.draft import AsyncDraft
 from holdfast.draft import note_failure
 from holdfast.errors import HoldfastError, Invalid, SessionBusy
 from holdfast.operations import turns
-from holdfast.turn import TurnState, assistant_message, ending
+from holdfast.turn import TurnCore, assistant_message, ending
 from holdfast.values import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
 
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 0.25
+_MIN_PAUSE_S = 0.02
+_MAX_PAUSE_S = 0.25
 
 
 class AsyncTurn:
     """The async twin of `Turn`; `AsyncSession.turn` returns it for an `async with` block."""
 
-    def __init__(self, state: TurnState, *, wait: float) -> None:
+    def __init__(self, state: TurnCore, *, wait: float) -> None:
         self._state = state
         self._wait = validation.check_seconds(wait, "wait")
-        self._backend = state.runtime.backend
+        self._backend = state.context.backend
         self._draft: AsyncDraft | None = None
         self.recovered: Recovered | None = None
 
@@ -73,11 +73,11 @@ class AsyncTurn:
     async def take_queued(self) -> list[Message]:
         """Move queued input into the history and return it, in order."""
         taken = await run_write(self._backend, self._state.take_queued())
-        return [self._state.named(message) for message in taken]
+        return [self._state.with_turn_id(message) for message in taken]
 
     def stream(self, *, model: str | None = None) -> AsyncDraft:
         """Start a streamed reply in an `async with` block."""
-        self._draft = AsyncDraft(self._state.runtime, self._state.new_draft(model))
+        self._draft = AsyncDraft(self._state.context, self._state.new_draft(model))
         return self._draft
 
     async def cancel(self, reason: str | None = None) -> None:
@@ -90,13 +90,13 @@ class AsyncTurn:
 
     async def _end(self, state: turns.Ending, error: str | None) -> None:
         self._state.check()
-        failed = await self._keep_reply()
+        failed = await self._close_reply()
         await run_write(self._backend, self._state.end(state, error))
-        self._state.over = True
+        self._state.ended = True
         if failed is not None:
             raise failed
 
-    async def _keep_reply(self) -> HoldfastError | None:
+    async def _close_reply(self) -> HoldfastError | None:
         """Close an open reply as partial; return the error if that fails."""
         if self._state.draft is None or self._draft is None:
             return None
@@ -106,9 +106,9 @@ class AsyncTurn:
             return failed
         return None
 
-    async def _open(self) -> turns.Opened:
+    async def _open(self) -> turns.OpenedTurn:
         deadline = time.monotonic() + self._wait
-        pause = _FIRST_PAUSE
+        pause = _MIN_PAUSE_S
         while True:
             try:
                 return await run_write(self._backend, turns.open_turn(self._state.claim))
@@ -117,7 +117,7 @@ class AsyncTurn:
                 if remaining <= 0:
                     raise
                 await asyncio.sleep(min(remaining, pause))
-                pause = min(pause * 1.5, _LONGEST_PAUSE)
+                pause = min(pause * 1.5, _MAX_PAUSE_S)
 
     async def __aenter__(self) -> Self:
         """Open the turn, first recovering one that a crash left open."""
@@ -127,9 +127,9 @@ class AsyncTurn:
             opened = await self._open()
         except asyncio.CancelledError:
             # The turn may have been opened meanwhile: no code would ever end it.
-            await unhurried(run_write(self._backend, turns.abandon(self._state.claim)))
+            await shielded(run_write(self._backend, turns.cancel_unheld(self._state.claim)))
             raise
-        self._state.opened(opened)
+        self._state.on_opened(opened)
         self.recovered = opened.recovered
         return self
 
@@ -140,13 +140,13 @@ class AsyncTurn:
         trace: TracebackType | None,
     ) -> None:
         """Seal the turn, or record the exception and let it propagate."""
-        if self._state.over:
+        if self._state.ended:
             return
         try:
-            await unhurried(self._end(*ending(error)))
+            await shielded(self._end(*ending(error)))
         except HoldfastError as failed:
             if error is None:
                 raise
             note_failure(error, failed)
         finally:
-            self._state.give_up()
+            self._state.release()

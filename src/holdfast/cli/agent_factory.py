@@ -17,15 +17,14 @@ import holdfast
 from holdfast import ids
 from holdfast.cli.output.humanize import count
 from holdfast.config import loader, paths
-from holdfast.config.loader import Config, Option, Source
+from holdfast.config.loader import Config, Option, ValueOrigin
 from holdfast.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.agent import Context, Limits, Model, Retry, Tool
-    from holdfast.agent.models.resolution import Choice, Runner
-    from holdfast.agent.models.resolution import Settings as ModelSettings
+    from holdfast.agent.models.resolution import ModelChoice, ModelRunner, ModelSettings
     from holdfast.agent.prices import Price
     from holdfast.agent.settings import Prices
     from holdfast.agent.tools.protocol import Approver
@@ -39,7 +38,7 @@ _WITH_TOOLS: Final = (
 )
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a command; those not given are taken from the configuration."""
 
     model: str | None = None
@@ -77,9 +76,14 @@ class AgentArguments(TypedDict):
 # --------------------------------------------------------------------------- the configuration
 
 
-def configured(options: Wishes) -> Config:
+def load_config(options: AgentOptions) -> Config:
     """Read the configuration files and the environment; raise `BadConfig` if they are invalid."""
-    return loader.load(os.environ, paths.here(), home=paths.home(), options=options.options())
+    return loader.load(
+        os.environ,
+        paths.working_directory(),
+        home=paths.home_directory(),
+        options=options.options(),
+    )
 
 
 def run_id(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
@@ -95,7 +99,7 @@ def open_store(config: Config) -> holdfast.Store:
     return holdfast.open(config.settings.session.store)
 
 
-def tidied(opened: holdfast.Store, config: Config, *, keep: str) -> str | None:
+def apply_retention(opened: holdfast.Store, config: Config, *, keep: str) -> str | None:
     """Trash the sessions that the configured retention selects, except `keep`.
 
     Return a notice for the user, or `None`.
@@ -115,7 +119,7 @@ def tidied(opened: holdfast.Store, config: Config, *, keep: str) -> str | None:
     return f"{trashed} idle for {older_than} moved to the trash ([retention] older_than)"
 
 
-def workplace(cwd: str | None) -> tuple[str, str | None]:
+def tool_root(cwd: str | None) -> tuple[str, str | None]:
     """Return the directory that a session's tools work in, and a notice for the user.
 
     If the session's directory no longer exists, the caller moves the session to the returned one.
@@ -131,7 +135,7 @@ def workplace(cwd: str | None) -> tuple[str, str | None]:
 # ------------------------------------------------------------------------------------ the model
 
 
-def choose(config: Config, spec: str | None = None) -> Choice:
+def choose_model(config: Config, spec: str | None = None) -> ModelChoice:
     """Return the model to use, and why: `spec`, else by configuration and environment."""
     from holdfast.agent.models import resolution
 
@@ -141,10 +145,10 @@ def choose(config: Config, spec: str | None = None) -> Choice:
     named = config.settings.model.name
     if named is None:
         return resolution.choose(settings)
-    return resolution.choose(settings, named, _why(config.source("model.name")))
+    return resolution.choose(settings, named, _choice_reason(config.origin("model.name")))
 
 
-def build(config: Config, choice: Choice) -> Model:
+def build_model(config: Config, choice: ModelChoice) -> Model:
     """Create the model; raise `ModelMissing` with what it needs."""
     from holdfast.agent.models import resolution
 
@@ -156,8 +160,8 @@ def model_settings(config: Config, environ: Mapping[str, str] = os.environ) -> M
     from holdfast.agent.models import resolution
 
     said = config.settings.model
-    owner = None if config.served is None else _owner(config.served, said.base_url)
-    return resolution.Settings(
+    owner = None if config.base_url_model is None else _owner(config.base_url_model, said.base_url)
+    return resolution.ModelSettings(
         environ=environ,
         base_url=said.base_url,
         api_key_env=said.api_key_env,
@@ -167,22 +171,22 @@ def model_settings(config: Config, environ: Mapping[str, str] = os.environ) -> M
     )
 
 
-def _owner(served: str, base_url: str | None) -> Runner:
+def _owner(served: str, base_url: str | None) -> ModelRunner:
     from holdfast.agent.models import resolution
 
-    return resolution.parse(served, elsewhere=base_url is not None).runner
+    return resolution.parse_spec(served, elsewhere=base_url is not None).runner
 
 
-def _why(source: Source) -> str:
+def _choice_reason(source: ValueOrigin) -> str:
     return "it was asked for" if source.kind == "option" else f"{source.where} says so"
 
 
 # ------------------------------------------------------------------------------------ the agent
 
 
-def arguments(
+def agent_arguments(
     config: Config,
-    options: Wishes,
+    options: AgentOptions,
     opened: holdfast.Store,
     root: str,
     ask: Approver | None = None,
@@ -197,7 +201,7 @@ def arguments(
     import stamina.instrumentation
 
     from holdfast.agent import Context, Limits, Retry
-    from holdfast.agent.prices import reckoner
+    from holdfast.agent.prices import cost_function
 
     # Retries are events here; stamina's own hooks would log them as well.
     stamina.instrumentation.set_on_retry_hooks([])
@@ -220,16 +224,16 @@ def arguments(
             parallel=settings.limits.parallel,
             wait=options.wait,
         ),
-        prices=reckoner(_prices(config)),
+        prices=cost_function(_prices(config)),
     )
 
 
 def _tools(config: Config, opened: holdfast.Store, root: str) -> tuple[Tool, ...]:
-    from holdfast.agent.tools.builtin import everything
+    from holdfast.agent.tools.builtin import all_tools
     from holdfast.aio.store import AsyncStore
 
     chosen = config.settings.tools
-    tools = everything(
+    tools = all_tools(
         root,
         AsyncStore(opened),
         timeout=chosen.timeout,
@@ -248,7 +252,7 @@ def _approver(config: Config, ask: Approver | None, *, yes: bool) -> Approver:
     return rules(commands=allowed.commands, writes=allowed.writes, otherwise=ask)
 
 
-def _system(options: Wishes, root: str, tools: tuple[Tool, ...]) -> str:
+def _system(options: AgentOptions, root: str, tools: tuple[Tool, ...]) -> str:
     if options.system is not None:
         return options.system
     return f"{_SYSTEM} {_WITH_TOOLS.format(root=root)}" if tools else _SYSTEM

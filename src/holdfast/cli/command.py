@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_REF: Final = (
+_REF_HELP: Final = (
     "REF is a session's id, the first characters of it, its key or its title; @latest is the one "
     "written to last, @latest:SCOPE that of a scope, @pinned the only pinned one."
 )
-_WHERE: Final = (
+_STORE_HELP: Final = (
     "Path or URL of the store (default: $HOLDFAST_URL, else the configured one, else holdfast.db "
     "in your state directory)."
 )
@@ -92,10 +92,10 @@ class Command(click.Command):
             if param.name in {"ref", "refs"} and param.type is click.STRING:
                 param.type = REF
         if any(isinstance(param.type, Ref) for param in self.params):
-            self.help = _explained(self.help or "")
-        callback = _configured if configured else None
+            self.help = _with_ref_help(self.help or "")
+        callback = _resolve_store if configured else None
         self.params.append(
-            click.Option(["--store"], type=FILE, metavar="URL", help=_WHERE, callback=callback)
+            click.Option(["--store"], type=FILE, metavar="URL", help=_STORE_HELP, callback=callback)
         )
         self.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for programs.")
@@ -109,23 +109,23 @@ class Command(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-def _explained(text: str) -> str:
+def _with_ref_help(text: str) -> str:
     """Return a help text with an explanation of REF, unless it already has one."""
-    return text if "REF is" in text else f"{inspect.cleandoc(text)}\n\n{_REF}"
+    return text if "REF is" in text else f"{inspect.cleandoc(text)}\n\n{_REF_HELP}"
 
 
-def _configured(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:  # noqa: ARG001 - click's own
+def _resolve_store(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:  # noqa: ARG001 - click's own
     """Return the store named by --store, else the configured one."""
     if given is not None or os.environ.get("HOLDFAST_URL"):
         return given
     from holdfast.config import paths
 
-    directory, home = paths.here(), paths.home()
-    if not paths.files(os.environ, directory, home):
+    directory, home = paths.working_directory(), paths.home_directory()
+    if not paths.existing_files(os.environ, directory, home):
         return None
     from holdfast.config import loader
 
-    return loader.store(os.environ, directory, home=home)
+    return loader.configured_store(os.environ, directory, home=home)
 
 
 def command(*examples: str, configured: bool = True) -> Callable[[Callable[..., object]], Command]:

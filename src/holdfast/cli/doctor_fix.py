@@ -22,7 +22,7 @@ from holdfast import url
 from holdfast.cli.commands.recover import recover_all
 from holdfast.cli.errors import hint_for, what_happened
 from holdfast.cli.output.humanize import count
-from holdfast.cli.store_access import open_to_read, open_to_write
+from holdfast.cli.store_access import open_or_create, open_readonly
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.storage import registry
 from holdfast.storage.sqlite import location
@@ -36,24 +36,22 @@ class Fix(msgspec.Struct, frozen=True):
     next: tuple[str, ...] = ()
 
 
-_NEW: Final = "agent.db"  # names the salvaged copy of a store that is not in a file
-_KEEP_THE_REST: Final = (
-    "To keep all that can be read: holdfast export --no-redact -o sessions.jsonl"
-)
+_DEFAULT_NAME: Final = "agent.db"  # names the salvaged copy of a store that is not in a file
+_EXPORT_HINT: Final = "To keep all that can be read: holdfast export --no-redact -o sessions.jsonl"
 
 
-def mend(store: str | None, *, damaged: bool) -> list[Fix]:
+def apply_fixes(store: str | None, *, damaged: bool) -> list[Fix]:
     """Apply the fixes and return what was done."""
-    path = registry.file_of(url.parse(store, os.environ))
-    fixed = [] if path is None else list(_close_to_others(path))
+    path = registry.store_file(url.parse_url(store, os.environ))
+    fixed = [] if path is None else list(_restrict_permissions(path))
     try:
         if not damaged:
-            with open_to_write(store) as opened:
+            with open_or_create(store) as opened:
                 fixed += _recover(opened)
         else:
-            fixed += _salvage(store, path or Path(_NEW).absolute())
+            fixed += _salvage(store, path or Path(_DEFAULT_NAME).absolute())
     except Invalid as error:  # This kind of store cannot be salvaged to a file.
-        fixed.append(Fix(what_happened(error), ok=False, next=(_KEEP_THE_REST,)))
+        fixed.append(Fix(what_happened(error), ok=False, next=(_EXPORT_HINT,)))
     except HoldfastError as error:
         fixed.append(Fix(what_happened(error), ok=False, next=(f"hint: {hint_for(error)}",)))
     return fixed
@@ -62,11 +60,11 @@ def mend(store: str | None, *, damaged: bool) -> list[Fix]:
 # ---------------------------------------------------------------------------------- permissions
 
 
-def _close_to_others(path: Path) -> Iterator[Fix]:
+def _restrict_permissions(path: Path) -> Iterator[Fix]:
     """Remove the permissions of all users but the owner."""
-    files = (path, *(location.companion(path, suffix) for suffix in location.COMPANIONS))
+    files = (path, *(location.companion(path, suffix) for suffix in location.COMPANION_SUFFIXES))
     for one in (path.parent, *files):
-        wanted = _wanted_mode(one)
+        wanted = _private_mode(one)
         if wanted is None:
             continue
         try:
@@ -78,7 +76,7 @@ def _close_to_others(path: Path) -> Iterator[Fix]:
             yield Fix(f"permissions of {one} are {wanted:o} now: no other user may {others}")
 
 
-def _wanted_mode(path: Path) -> int | None:
+def _private_mode(path: Path) -> int | None:
     """Return the mode a path should have; None if it has it, or belongs to another user."""
     try:
         found = path.lstat()
@@ -113,25 +111,25 @@ def _recover(opened: holdfast.Store) -> Iterator[Fix]:
 
 def _salvage(store: str | None, path: Path) -> Iterator[Fix]:
     """Copy everything readable into a new store beside the damaged one."""
-    new = _free_name(path)
-    with open_to_read(store) as opened:
+    new = _unused_name(path)
+    with open_readonly(store) as opened:
         report = opened.salvage(new)
     amounts = f"{count(report.sessions, 'session')} and {count(report.messages, 'message')}"
     yield Fix(
         f"{amounts} could be read and were copied into {new}; {path} was not changed",
-        next=_how_to_switch(path, new),
+        next=_switch_commands(path, new),
     )
-    with open_to_write(str(new)) as opened:
+    with open_or_create(str(new)) as opened:
         yield from _recover(opened)
 
 
-def _free_name(path: Path) -> Path:
+def _unused_name(path: Path) -> Path:
     """Return an unused name for a new store beside this one."""
     names = (f"{path.stem}.salvaged{n or ''}{path.suffix}" for n in range(10_000))
     return next(one for name in names if not (one := path.with_name(name)).exists())
 
 
-def _how_to_switch(path: Path, new: Path) -> tuple[str, ...]:
+def _switch_commands(path: Path, new: Path) -> tuple[str, ...]:
     """Return the commands to type. They use `backup`, which includes the new store's WAL."""
     aside, old, copy = (
         shlex.quote(str(one)) for one in (path.with_name(f"{path.stem}.damaged"), path, new)

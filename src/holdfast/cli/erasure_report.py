@@ -12,7 +12,7 @@ from holdfast.cli.output.screen import Screen
 from holdfast.values import Scan
 
 
-def refuse_unasked(*, yes: bool, as_json: bool, done: str = "erased") -> None:
+def require_confirmation(*, yes: bool, as_json: bool, done: str = "erased") -> None:
     """Raise a usage error if --yes is missing and no user can be prompted."""
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     if not yes and (as_json or not at_a_terminal):
@@ -21,7 +21,7 @@ def refuse_unasked(*, yes: bool, as_json: bool, done: str = "erased") -> None:
         )
 
 
-def say_proof(out: Screen, pending: tuple[str, ...], scan: Scan | None) -> None:
+def print_proof(out: Screen, pending: tuple[str, ...], scan: Scan | None) -> None:
     """Print what is still pending, and what the search of all files found."""
     for reason in pending:
         out.line(("  pending: ", "yellow"), reason)
@@ -47,4 +47,4 @@ def exit_code(pending: tuple[str, ...], scan: Scan | None) -> int:
     A store that cannot be searched at all, as on a server, is reported but is not a problem.
     """
     left = scan is not None and scan.searchable and not scan.clean and not pending
-    return errors.FOUND_A_PROBLEM if left else 0
+    return errors.PROBLEM_FOUND if left else 0

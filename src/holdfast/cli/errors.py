@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from holdfast import errors
-from holdfast.cli.output.humanize import ago, words
-from holdfast.cli.output.sanitize import visible
+from holdfast.cli.output.humanize import ago, shorten
+from holdfast.cli.output.sanitize import sanitize
 from holdfast.cli.store_access import NoStoreYet
 from holdfast.errors import HoldfastError
 from holdfast.values import Candidate
 
-FOUND_A_PROBLEM: Final = 1
-SAID_NO: Final = 1
+PROBLEM_FOUND: Final = 1
+DECLINED: Final = 1
 MODEL_FAILED: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
@@ -28,7 +28,7 @@ CONFLICT: Final = 4
 STORAGE: Final = 5
 NO_MODEL: Final = 6
 INTERRUPTED: Final = 130
-NOBODY_READS: Final = 141
+BROKEN_PIPE: Final = 141
 
 _CODES: Final[tuple[tuple[type[HoldfastError], int], ...]] = (
     (errors.NotFound, NOT_FOUND),
@@ -75,7 +75,7 @@ _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
 )
 _DEFAULT_HINT: Final = "`holdfast doctor` checks the store"
 _CLAUSE: Final = re.compile(r"(?<=[.;:]) +")
-_API: Final = re.compile(
+_API_CALL: Final = re.compile(
     r"\b(store|session|turn|Store|Session)(\.\w+)?\(|\b(expect|keyless|parent)="
 )
 
@@ -87,7 +87,7 @@ def exit_code(error: HoldfastError) -> int:
 
 def what_happened(error: BaseException) -> str:
     """Return an error's message in one line, without the API calls it suggests."""
-    clauses = [c for c in _CLAUSE.split(str(error)) if not _API.search(c)]
+    clauses = [c for c in _CLAUSE.split(str(error)) if not _API_CALL.search(c)]
     return " ".join(clauses).rstrip(" .;:") or type(error).__name__
 
 
@@ -108,7 +108,7 @@ def hint(kind: type[HoldfastError], what: str) -> Iterator[None]:
         raise
 
 
-def tell(error: HoldfastError, *, as_json: bool) -> int:
+def report_error(error: HoldfastError, *, as_json: bool) -> int:
     """Print an error and its hint to standard error; return the exit code."""
     code = exit_code(error)
     if as_json:
@@ -125,21 +125,23 @@ def tell(error: HoldfastError, *, as_json: bool) -> int:
         print_line(document, sys.stderr)
     else:
         candidates = error.candidates if isinstance(error, errors.AmbiguousRef) else ()
-        complain(what_happened(error), hint_for(error), [_line(found) for found in candidates])
+        print_error(
+            what_happened(error), hint_for(error), [_candidate_line(found) for found in candidates]
+        )
     return code
 
 
-def _line(found: Candidate) -> str:
+def _candidate_line(found: Candidate) -> str:
     """Return one line that distinguishes a matching session from the others."""
     names = [name for name in (found.key, found.title or found.preview) if name]
     where = " (in the trash)" if found.trashed else ""
-    return f"{found.id}  {ago(found.updated_at):>10}  {': '.join(map(words, names))}{where}"
+    return f"{found.id}  {ago(found.updated_at):>10}  {': '.join(map(shorten, names))}{where}"
 
 
-def complain(what: str, hint: str | None = None, details: Sequence[str] = ()) -> None:
+def print_error(what: str, hint: str | None = None, details: Sequence[str] = ()) -> None:
     """Print a problem in one line to standard error, then its details, then the hint."""
-    sys.stderr.write(f"holdfast: {visible(what)}\n")
+    sys.stderr.write(f"holdfast: {sanitize(what)}\n")
     for line in details:
-        sys.stderr.write(f"    {visible(line)}\n")
+        sys.stderr.write(f"    {sanitize(line)}\n")
     if hint is not None:
-        sys.stderr.write(f"    hint: {visible(hint)}\n")
+        sys.stderr.write(f"    hint: {sanitize(hint)}\n")

@@ -15,12 +15,12 @@ from typing import Any, Final
 import click
 import msgspec
 
-from holdfast.values import JSON, Head, Place
+from holdfast.values import JSON, Head, MessageRef
 
-_ID: Final = "id:"
+_ID_PREFIX: Final = "id:"
 
 
-class _Words(click.types.StringParamType):
+class _Utf8Text(click.types.StringParamType):
     """A text in one argument. It must be valid UTF-8; other encodings are not guessed."""
 
     def convert(
@@ -37,7 +37,7 @@ class _Words(click.types.StringParamType):
             self.fail("this is not UTF-8; nothing was stored.", param, ctx)
 
 
-class _Directory(_Words):
+class _Directory(_Utf8Text):
     """A working directory, stored as an absolute path."""
 
     def convert(
@@ -51,23 +51,23 @@ class _Directory(_Words):
         return os.path.abspath(text) if text else text  # noqa: PTH100 - the text is what is kept
 
 
-WORDS: Final = _Words()
+UTF8_TEXT: Final = _Utf8Text()
 DIRECTORY: Final = _Directory()
-METADATA: Final = "NAME=TEXT, or NAME:=JSON for numbers, lists and the like.  [repeatable]"
+METADATA_HELP: Final = "NAME=TEXT, or NAME:=JSON for numbers, lists and the like.  [repeatable]"
 
 
-def metadata(pairs: Sequence[str]) -> dict[str, JSON]:
+def parse_metadata(pairs: Sequence[str]) -> dict[str, JSON]:
     """Parse `name=text` and `name:=JSON` pairs; refuse a name that is given twice."""
     found: dict[str, JSON] = {}
     for pair in pairs:
-        name, value = _pair(pair)
+        name, value = _parse_pair(pair)
         if name in found:
             raise click.UsageError(f"--meta: {name!r} is given twice; nothing was stored.")
         found[name] = value
     return found
 
 
-def _pair(pair: str) -> tuple[str, JSON]:
+def _parse_pair(pair: str) -> tuple[str, JSON]:
     name, sign, value = pair.partition("=")
     if not sign or not name.removesuffix(":"):
         raise click.UsageError(f"--meta {pair!r}: expected NAME=TEXT or NAME:=JSON.")
@@ -82,17 +82,17 @@ def _pair(pair: str) -> tuple[str, JSON]:
     return name.removesuffix(":"), decoded
 
 
-def place(text: str, branch: int | None) -> Place:
+def parse_position(text: str, branch: int | None) -> MessageRef:
     """Parse a message's number, on the current or another branch, or its id."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None  # noqa: PLR2004 - as far as seqs go
     if number is None and branch is not None:
         raise click.UsageError("--branch needs a message's number; an id is unique without it.")
     if number is None:
-        return text.removeprefix(_ID)
+        return text.removeprefix(_ID_PREFIX)
     return number if branch is None else Head(branch, number)
 
 
-def text(argument: str | None) -> str:
+def read_text(argument: str | None) -> str:
     """Return the text of an argument, or standard input if it is missing or `-`."""
     if argument is None or argument == "-":
         data = _read_input().removesuffix(b"\n")

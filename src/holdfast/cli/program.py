@@ -176,8 +176,8 @@ def program() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code."""
-    sys.stdout = _prepared(sys.stdout)
-    sys.stderr = _prepared(sys.stderr)
+    sys.stdout = _escape_unencodable(sys.stdout)
+    sys.stderr = _escape_unencodable(sys.stderr)
     # Log records are dropped: commands report damage themselves, with unsafe characters escaped,
     # and retried model calls are already shown as events.
     for name in ("holdfast", "stamina"):
@@ -187,13 +187,13 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except HoldfastError as error:
-        return errors.tell(error, as_json="--json" in arguments)
+        return errors.report_error(error, as_json="--json" in arguments)
     except click.ClickException as error:
-        return _misused(error)
+        return _usage_error(error)
     except (click.Abort, KeyboardInterrupt) as interrupted:
         return _interrupted(interrupted)
     except OSError as error:
-        return _system_refused(error)
+        return _system_error(error)
 
 
 def _invoke(arguments: list[str]) -> int:
@@ -201,7 +201,7 @@ def _invoke(arguments: list[str]) -> int:
     if arguments[:1] == ["__complete"]:  # called by the completion scripts
         from holdfast.cli import shell_completion
 
-        shell_completion.answer(arguments[1:])
+        shell_completion.print_completions(arguments[1:])
         return 0
     # Not `program.main`: it handles a broken pipe itself, with another exit code.
     try:
@@ -220,7 +220,7 @@ def _interrupted(by: BaseException) -> int:
     return code
 
 
-def _prepared(stream: TextIO | None) -> TextIO:
+def _escape_unencodable(stream: TextIO | None) -> TextIO:
     """Return the stream, set to escape characters that its encoding lacks."""
     if stream is None:  # It was closed before the program started.
         return Path(os.devnull).open("w", encoding="utf-8")
@@ -228,24 +228,24 @@ def _prepared(stream: TextIO | None) -> TextIO:
     return stream
 
 
-def _misused(error: click.ClickException) -> int:
+def _usage_error(error: click.ClickException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         sys.stderr.write(f"{error.format_message()}\n")
         return error.exit_code
     context = getattr(error, "ctx", None)
     if context is None:
-        errors.complain(error.format_message())
+        errors.print_error(error.format_message())
         return error.exit_code
-    errors.complain(error.format_message(), f"`{context.command_path} --help` shows how")
+    errors.print_error(error.format_message(), f"`{context.command_path} --help` shows how")
     return error.exit_code
 
 
-def _system_refused(error: OSError) -> int:
+def _system_error(error: OSError) -> int:
     """Return the exit code of a system error; report it unless it is a broken pipe."""
     # The interpreter must not try to flush what is still buffered when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
-        return errors.NOBODY_READS
+        return errors.BROKEN_PIPE
     where = f": {error.filename}" if error.filename else ""
-    errors.complain(f"{error.strerror or error}{where}")
+    errors.print_error(f"{error.strerror or error}{where}")
     return errors.STORAGE

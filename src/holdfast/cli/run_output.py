@@ -16,16 +16,16 @@ import msgspec
 
 from holdfast.agent import Result, events
 from holdfast.agent.events import Event
-from holdfast.cli.output.humanize import amount, count, money, words
-from holdfast.cli.output.json_output import print_line, to_ascii
-from holdfast.cli.output.sanitize import visible
-from holdfast.cli.output.sanitize_stream import Flow
+from holdfast.cli.output.humanize import compact_number, count, money, shorten
+from holdfast.cli.output.json_output import print_line, to_ascii_json
+from holdfast.cli.output.sanitize import sanitize
+from holdfast.cli.output.sanitize_stream import StreamSanitizer
 from holdfast.values import Recovered
 
-_GIVEN: Final = 120  # of a call's arguments or result
+_MAX_ARGUMENT_CHARS: Final = 120  # of a call's arguments or result
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="started"):
+class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="started"):
     """The first line: the session, the model and why it was chosen, and the id of the run."""
 
     session: str
@@ -36,13 +36,13 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     run_id: str
 
 
-class Notice(msgspec.Struct, frozen=True, tag_field="type", tag="notice"):
+class RunNotice(msgspec.Struct, frozen=True, tag_field="type", tag="notice"):
     """Information for the user."""
 
     text: str
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="result"):
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="result"):
     """The last line: the result."""
 
     session: str
@@ -56,7 +56,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     exit_code: int
 
 
-class Answering(ABC):
+class RunOutput(ABC):
     """Prints the events of a run.
 
     `notice` may be called from any thread and never blocks on the reader of standard output: a slow
@@ -64,7 +64,7 @@ class Answering(ABC):
     """
 
     @abstractmethod
-    def begin(self, started: Started) -> None:
+    def begin(self, started: RunStarted) -> None:
         """Print the start of the run."""
 
     @abstractmethod
@@ -84,21 +84,21 @@ class Answering(ABC):
         """Print progress, which is shown only on a terminal."""
 
 
-class Lines(Answering):
+class JsonLinesOutput(RunOutput):
     """Lines of JSON."""
 
     def __init__(self) -> None:
         self._session = ""
-        self._notices: deque[Notice] = deque()
+        self._notices: deque[RunNotice] = deque()
 
-    def begin(self, started: Started) -> None:
+    def begin(self, started: RunStarted) -> None:
         """Print the first line."""
         self._session = started.session
         self._print(started)
 
     def notice(self, text: str) -> None:
         """Queue a notice; it is printed before the next line."""
-        self._notices.append(Notice(text))
+        self._notices.append(RunNotice(text))
 
     def take(self, event: Event) -> None:
         """Print the event as JSON."""
@@ -110,7 +110,7 @@ class Lines(Answering):
     def end(self, result: Result, exit_code: int) -> None:
         """Print the last line."""
         self._print(
-            Ended(
+            RunEnded(
                 session=self._session,
                 turn_id=result.turn_id,
                 state=result.state,
@@ -130,29 +130,29 @@ class Lines(Answering):
         sys.stdout.flush()
 
 
-class Words(Answering):
+class TextOutput(RunOutput):
     """The reply as text, while it streams."""
 
     def __init__(self) -> None:
-        self._looking = sys.stderr.isatty()
-        self._shared = self._looking and sys.stdout.isatty()
-        self._flow = Flow()
-        self._open = False  # The last line of the reply has no newline yet.
+        self._on_terminal = sys.stderr.isatty()
+        self._same_terminal = self._on_terminal and sys.stdout.isatty()
+        self._flow = StreamSanitizer()
+        self._line_open = False  # The last line of the reply has no newline yet.
 
-    def begin(self, started: Started) -> None:
+    def begin(self, started: RunStarted) -> None:
         """Print the session and the model, on a terminal."""
         kind = "new session" if started.new else "session"
         self.aside(f"{kind} {started.key or started.session}, {started.model}: {started.why}")
 
     def notice(self, text: str) -> None:
         """Print a notice to standard error, on a line of its own."""
-        break_line = "\n" if self._open and self._shared else ""
-        sys.stderr.write(f"{break_line}holdfast: {visible(text)}\n")
+        break_line = "\n" if self._line_open and self._same_terminal else ""
+        sys.stderr.write(f"{break_line}holdfast: {sanitize(text)}\n")
         sys.stderr.flush()
 
     def aside(self, text: str) -> None:
         """Print to standard error if it is a terminal."""
-        if self._looking:
+        if self._on_terminal:
             self.notice(text)
 
     def take(self, event: Event) -> None:
@@ -167,10 +167,14 @@ class Words(Answering):
             case events.TurnEnded():
                 self._end_text()
             case events.ToolStarted(call):
-                self.aside(f"{call.name} {words(to_ascii(call.arguments), _GIVEN)}")
+                self.aside(
+                    f"{call.name} {shorten(to_ascii_json(call.arguments), _MAX_ARGUMENT_CHARS)}"
+                )
             case events.ToolEnded() if event.error:
-                self.aside(f"{event.call.name} failed: {words(event.message.text, _GIVEN)}")
-        notice = _worth_knowing(event)
+                self.aside(
+                    f"{event.call.name} failed: {shorten(event.message.text, _MAX_ARGUMENT_CHARS)}"
+                )
+        notice = _notice_for(event)
         if notice is not None:
             self.notice(notice)
 
@@ -180,25 +184,25 @@ class Words(Answering):
         if result.state == "sealed" and result.error is not None:
             self.notice(result.error)
         if exit_code == 0:
-            self.aside(_summed(result))
+            self.aside(_usage_line(result))
 
     def _write(self, text: str) -> None:
         if text:
             sys.stdout.write(text)
             sys.stdout.flush()
-            self._open = not text.endswith("\n")
+            self._line_open = not text.endswith("\n")
 
     def _end_text(self) -> None:
         self._write(self._flow.end())
-        if self._open:
+        if self._line_open:
             self._write("\n")
 
 
-def _worth_knowing(event: Event) -> str | None:
+def _notice_for(event: Event) -> str | None:
     """Return the notice for an event; `None` if it has none."""
     match event:
         case events.TurnStarted() if event.recovered is not None:
-            return _told(event.recovered)
+            return _recovery_notice(event.recovered)
         case events.ReplyStored(_, superseded=True):
             return "the reply broke off; the model starts over"
         case events.Retrying():
@@ -211,14 +215,16 @@ def _worth_knowing(event: Event) -> str | None:
     return None
 
 
-def _told(recovered: Recovered) -> str:
+def _recovery_notice(recovered: Recovered) -> str:
     kept = " Its partial reply was kept." if recovered.partial is not None else ""
     unknown = len(recovered.unknown_tools)
     tools = f" {count(unknown, 'call')} may or may not have been made." if unknown else ""
     return f"an earlier turn was interrupted by a crash and has been closed.{kept}{tools}"
 
 
-def _summed(result: Result) -> str:
-    used = f"{amount(result.usage.input)} tokens in, {amount(result.usage.output)} out"
+def _usage_line(result: Result) -> str:
+    used = (
+        f"{compact_number(result.usage.input)} tokens in, {compact_number(result.usage.output)} out"
+    )
     cost = "" if result.cost is None else f", {money(result.cost)} $"
     return f"{count(result.rounds, 'round')}, {used}{cost}"

@@ -13,13 +13,13 @@ from typing import Final
 
 import holdfast
 from holdfast.errors import AmbiguousRef, SessionNotFound
-from holdfast.operations.refs import is_given
+from holdfast.operations.refs import is_builtin
 from holdfast.values import Candidate
 
-_CERTAIN_PREFIX: Final = 8  # characters: 40 random bits
+_MIN_UNIQUE_PREFIX: Final = 8  # characters: 40 random bits
 
 
-def find(
+def find_or_create(
     opened: holdfast.Store,
     name: str,
     make: Callable[[str], holdfast.Session],
@@ -31,7 +31,7 @@ def find(
 
     With `create=True` a name that is not an id or key always creates a session, with `False` never.
     """
-    if is_given(name):
+    if is_builtin(name):
         return opened.get(name), False
     try:
         found = opened.get(name)
@@ -47,7 +47,7 @@ def find(
         return found, False
     if create is True:
         return make(name), True
-    if len(name) >= _CERTAIN_PREFIX and found.id.startswith(name):
+    if len(name) >= _MIN_UNIQUE_PREFIX and found.id.startswith(name):
         return found, False
     raise AmbiguousRef(
         f"no session has the key {name!r}, but it may mean {found.id}; nothing was stored. "

@@ -21,22 +21,22 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 import holdfast
-from holdfast.cli.output.sanitize import visible
+from holdfast.cli.output.sanitize import sanitize
 from holdfast.cli.program import program
-from holdfast.cli.store_access import open_to_read
+from holdfast.cli.store_access import open_readonly
 from holdfast.errors import HoldfastError
 from holdfast.operations import refs
 from holdfast.values import SessionInfo
 
-_GIVEN: Final = "@"
-_KEPT: Final = "$@"  # bash breaks words before these, not after them
-_MOST: Final = 100  # sessions
-_SHORTEST_ID: Final = 2  # characters: fewer match by chance
-_UNQUOTED: Final = re.compile(r"[^\w@%+=:,./-]", re.ASCII)
+_SPECIAL_PREFIX: Final = "@"
+_BREAK_BEFORE: Final = "$@"  # bash breaks words before these, not after them
+_MAX_SESSIONS: Final = 100  # sessions
+_MIN_ID_CHARS: Final = 2  # characters: fewer match by chance
+_NEEDS_BACKSLASH: Final = re.compile(r"[^\w@%+=:,./-]", re.ASCII)
 _IN_DOUBLE_QUOTES: Final = re.compile(r'[\\"$`]')
 
 
-def answer(arguments: Sequence[str]) -> None:
+def print_completions(arguments: Sequence[str]) -> None:
     """Print completions for a shell's script: its arguments are the shell and what was typed."""
     try:
         lines = _lines(arguments)
@@ -48,24 +48,24 @@ def answer(arguments: Sequence[str]) -> None:
 def _lines(arguments: Sequence[str]) -> list[str]:
     match arguments:
         case ["bash", line, breaks]:
-            return _in_bash(line, breaks)
+            return _bash_lines(line, breaks)
         case ["zsh" | "fish", *before, last]:
-            return _in_words(before, last)
+            return _word_lines(before, last)
         case _:
             raise click.UsageError("This is for the scripts of `holdfast completion`.")
 
 
-def _in_words(before: list[str], last: str) -> list[str]:
+def _word_lines(before: list[str], last: str) -> list[str]:
     items = _complete(before, split(last)[-1].text)
-    return [_kind(items), *(f"{item.value}\t{_about(item)}" for item in _shown(items))]
+    return [_kind(items), *(f"{item.value}\t{_description(item)}" for item in _printable(items))]
 
 
-def _in_bash(line: str, breaks: str) -> list[str]:
+def _bash_lines(line: str, breaks: str) -> list[str]:
     *before, last = split(line, breaks)
     items = _complete([word.text for word in before[1:]], last.text)
     return [
         _kind(items),
-        *(_quoted(item.value[last.start :], last.quote) for item in _shown(items)),
+        *(_quoted(item.value[last.start :], last.quote) for item in _printable(items)),
     ]
 
 
@@ -77,12 +77,12 @@ def _kind(items: Sequence[CompletionItem[str]]) -> str:
     return "files" if any(item.type in {"file", "dir"} for item in items) else "words"
 
 
-def _shown(items: Sequence[CompletionItem[str]]) -> Iterator[CompletionItem[str]]:
-    return (i for i in items if i.type == "plain" and i.value and visible(i.value) == i.value)
+def _printable(items: Sequence[CompletionItem[str]]) -> Iterator[CompletionItem[str]]:
+    return (i for i in items if i.type == "plain" and i.value and sanitize(i.value) == i.value)
 
 
-def _about(item: CompletionItem[str]) -> str:
-    return visible(item.help or "")
+def _description(item: CompletionItem[str]) -> str:
+    return sanitize(item.help or "")
 
 
 # ----------------------------------------------------------------------------------------- sessions
@@ -98,20 +98,20 @@ def sessions(
     store = ctx.params.get("store")
     url = os.path.expandvars(os.path.expanduser(store)) if store else None  # noqa: PTH111
     found: dict[str, str] = {}
-    with open_to_read(url) as opened:
+    with open_readonly(url) as opened:
         for side in trashed:
-            page = opened.sessions(text=incomplete or None, trashed=side, limit=_MOST)
+            page = opened.sessions(text=incomplete or None, trashed=side, limit=_MAX_SESSIONS)
             found |= {name: about for info in page for name, about in _names(info, incomplete)}
             found |= dict(_ids(opened, incomplete, trashed=side))
-        if incomplete.startswith(_GIVEN) and False in trashed:
-            found |= dict(_given(opened, incomplete))
+        if incomplete.startswith(_SPECIAL_PREFIX) and False in trashed:
+            found |= dict(_special_refs(opened, incomplete))
     return [CompletionItem(name, help=about) for name, about in found.items()]
 
 
 def _names(info: SessionInfo, incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the names of a session that match; one name if nothing was typed yet."""
     about = info.title or info.preview or ""
-    names = [name for name in (info.key, info.title) if name and _offered(name)]
+    names = [name for name in (info.key, info.title) if name and _is_offered(name)]
     if not incomplete:
         yield (*names, info.id)[0], about
         return
@@ -120,31 +120,31 @@ def _names(info: SessionInfo, incomplete: str) -> Iterator[tuple[str, str]]:
             yield name, about
 
 
-def _offered(name: str) -> bool:
-    return visible(name) == name and not refs.is_given(name)
+def _is_offered(name: str) -> bool:
+    return sanitize(name) == name and not refs.is_builtin(name)
 
 
-def _given(opened: holdfast.Store, incomplete: str) -> Iterator[tuple[str, str]]:
+def _special_refs(opened: holdfast.Store, incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the special references (`@latest`) that currently resolve to a session."""
-    recent, pinned = opened.sessions(limit=_MOST), opened.sessions(pinned=True, limit=2)
+    recent, pinned = opened.sessions(limit=_MAX_SESSIONS), opened.sessions(pinned=True, limit=2)
     names = {}
     if recent:
-        names[refs.LATEST] = _about_session(recent.items[0])
+        names[refs.LATEST] = _session_description(recent.items[0])
     if pinned:
         several = f"{len(pinned)} or more are pinned"
-        names[refs.PINNED] = several if len(pinned) > 1 else _about_session(pinned.items[0])
+        names[refs.PINNED] = several if len(pinned) > 1 else _session_description(pinned.items[0])
     for info in recent:
         if info.scope:
-            names.setdefault(f"{refs.LATEST}:{info.scope}", _about_session(info))
+            names.setdefault(f"{refs.LATEST}:{info.scope}", _session_description(info))
     return ((name, about) for name, about in names.items() if name.startswith(incomplete))
 
 
-def _about_session(info: SessionInfo) -> str:
+def _session_description(info: SessionInfo) -> str:
     return info.title or info.preview or info.key or ""
 
 
 def _ids(opened: holdfast.Store, incomplete: str, *, trashed: bool) -> Iterator[tuple[str, str]]:
-    if len(incomplete) < _SHORTEST_ID:
+    if len(incomplete) < _MIN_ID_CHARS:
         return
     found = opened.backend.read(lambda s: s.find_sessions(prefix=incomplete, title=None))
     for row in found:
@@ -181,7 +181,7 @@ def split(line: str, breaks: str = "") -> list[Word]:
             text, start, begun = "", 0, False
         else:
             text, begun = text + character, True
-            start = len(text) - (character in _KEPT) if character in breaks else start
+            start = len(text) - (character in _BREAK_BEFORE) if character in breaks else start
     return [*words, Word(text, quote, start)]
 
 
@@ -191,7 +191,7 @@ def _quoted(text: str, quote: str) -> str:
         return text.replace("'", r"'\''")
     if quote == '"':
         return _IN_DOUBLE_QUOTES.sub(r"\\\g<0>", text)
-    return _UNQUOTED.sub(lambda found: _escaped(found[0]), text)
+    return _NEEDS_BACKSLASH.sub(lambda found: _escaped(found[0]), text)
 
 
 def _escaped(character: str) -> str:

@@ -26,18 +26,18 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final, TypeAlias
 
-GRACE: Final = 5.0  # seconds
-ECHO: Final = 0.5
-_MOMENT: Final = 0.05
-_HEARD: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_WHY: Final = {
+GRACE_S: Final = 5.0  # seconds
+DUPLICATE_WINDOW_S: Final = 0.5
+_RESEND_AFTER_S: Final = 0.05
+_HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DESCRIPTIONS: Final = {
     signal.SIGINT: "interrupted by Ctrl-C",
     signal.SIGTERM: "terminated by SIGTERM",
     signal.SIGHUP: "the terminal hung up (SIGHUP)",
 }
 # Bytes in the wakeup pipe other than signal numbers, which Python itself writes.
-_TAKEN: Final = 255
-_OVER: Final = 254
+_RECEIVED_BYTE: Final = 255
+_CLOSE_BYTE: Final = 254
 
 # Called with a signal in a separate thread, as a handler may interrupt the main thread while it
 # holds a lock. True if the signal is handled and the program goes on, false if it is to end.
@@ -46,17 +46,17 @@ _State: TypeAlias = list[int | list[bytes | int]]
 _Terminal: TypeAlias = tuple[int, _State]
 
 
-class Told(KeyboardInterrupt):
+class SignalReceived(KeyboardInterrupt):
     """A signal requested the end of the program."""
 
     def __init__(self, received: signal.Signals) -> None:
-        super().__init__(why(received))
+        super().__init__(describe(received))
         self.exit_code = exit_code(received)
 
 
-def why(received: signal.Signals) -> str:
+def describe(received: signal.Signals) -> str:
     """Return a description of a signal."""
-    return _WHY.get(received, received.name)
+    return _DESCRIPTIONS.get(received, received.name)
 
 
 def exit_code(received: signal.Signals) -> int:
@@ -64,24 +64,24 @@ def exit_code(received: signal.Signals) -> int:
     return 128 + received
 
 
-class Signals:
+class SignalHandler:
     """Receives signals and notifies a listener; created by `handle_signals`."""
 
     def __init__(self, grace: float) -> None:
         """Start the thread that watches for signals."""
-        self.came: signal.Signals | None = None
-        self._since = self._taken = 0.0
+        self.received: signal.Signals | None = None
+        self._received_at = self._last_signal_at = 0.0
         self._grace = grace
         self._listener: Listener | None = None
         self._terminal = _terminal_state()
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._main = threading.get_ident()
-        self._reading, self.writing = os.pipe()
-        os.set_blocking(self.writing, False)
+        self._read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.write_fd, False)
         threading.Thread(target=self._watch, name="holdfast-signals", daemon=True).start()
 
     @contextmanager
-    def telling(self, listener: Listener) -> Iterator[None]:
+    def notifying(self, listener: Listener) -> Iterator[None]:
         """Notify the listener of signals within this block; raise one received earlier."""
         self.check()
         before, self._listener = self._listener, listener
@@ -92,83 +92,83 @@ class Signals:
 
     def check(self) -> None:
         """Raise `SignalReceived` if a signal was received."""
-        if self.came is not None:
-            raise Told(self.came)
+        if self.received is not None:
+            raise SignalReceived(self.received)
 
-    def take(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - Python's own
+    def on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - Python's own
         """Handle a signal."""
         now = time.monotonic()
-        before, self._taken = self._taken, now
-        if now - before < _MOMENT:
+        before, self._last_signal_at = self._last_signal_at, now
+        if now - before < _RESEND_AFTER_S:
             return  # Possibly a copy sent by `_resend`.
         received = signal.Signals(number)
-        if self.came is not None:
-            if now - self._since >= ECHO:
-                self._force(received)
+        if self.received is not None:
+            if now - self._received_at >= DUPLICATE_WINDOW_S:
+                self._exit_now(received)
             return
-        self.came, self._since = received, now
-        self._write(_TAKEN)
+        self.received, self._received_at = received, now
+        self._write(_RECEIVED_BYTE)
         if self._listener is None:
-            raise Told(received)
+            raise SignalReceived(received)
 
     def close(self) -> None:
         """Stop watching for signals."""
-        self._over.set()
-        self._write(_OVER)
+        self._closed.set()
+        self._write(_CLOSE_BYTE)
 
     def _write(self, byte: int) -> None:
         with suppress(BlockingIOError):  # The pipe is full: the watcher will wake up anyway.
-            os.write(self.writing, bytes([byte]))
+            os.write(self.write_fd, bytes([byte]))
 
     # ------------------------------------------------------------------------------- in the thread
 
     def _watch(self) -> None:
         arrived: tuple[int, float] | None = None
-        while not self._over.is_set():
-            if not select.select([self._reading], [], [], _MOMENT if arrived else None)[0]:
-                self._send_again(*arrived)  # type: ignore[misc]
+        while not self._closed.is_set():
+            if not select.select([self._read_fd], [], [], _RESEND_AFTER_S if arrived else None)[0]:
+                self._resend(*arrived)  # type: ignore[misc]
                 arrived = None
                 continue
-            for byte in os.read(self._reading, 64):
-                if byte == _TAKEN:
-                    self._tell()
-                elif byte != _OVER:
+            for byte in os.read(self._read_fd, 64):
+                if byte == _RECEIVED_BYTE:
+                    self._notify()
+                elif byte != _CLOSE_BYTE:
                     arrived = (byte, time.monotonic())
-        os.close(self._reading)
-        os.close(self.writing)
+        os.close(self._read_fd)
+        os.close(self.write_fd)
 
-    def _send_again(self, number: int, at: float) -> None:
+    def _resend(self, number: int, at: float) -> None:
         """Resend a signal whose handler did not run.
 
         A signal that arrives just before the main thread blocks does not wake it up.
         """
-        if number in _HEARD and self._taken < at - _MOMENT:
+        if number in _HANDLED and self._last_signal_at < at - _RESEND_AFTER_S:
             signal.pthread_kill(self._main, number)
 
-    def _tell(self) -> None:
-        received, listener = self.came, self._listener
+    def _notify(self) -> None:
+        received, listener = self.received, self._listener
         if received is None:
             return
         if listener is not None and listener(received):
-            self.came = None
-        elif not self._over.wait(self._grace):
-            self._force(received)
+            self.received = None
+        elif not self._closed.wait(self._grace):
+            self._exit_now(received)
 
-    def _force(self, received: signal.Signals) -> None:
+    def _exit_now(self, received: signal.Signals) -> None:
         if self._terminal is not None:
             _restore(*self._terminal)
         os._exit(exit_code(received))
 
 
 @contextmanager
-def heard(*, grace: float = GRACE) -> Iterator[Signals]:
+def handle_signals(*, grace: float = GRACE_S) -> Iterator[SignalHandler]:
     """Handle signals within this block. Only in the main thread."""
-    signals = Signals(grace)
-    previous_fd = signal.set_wakeup_fd(signals.writing, warn_on_full_buffer=False)
+    signals = SignalHandler(grace)
+    previous_fd = signal.set_wakeup_fd(signals.write_fd, warn_on_full_buffer=False)
     before = {}
-    for number in _HEARD:
+    for number in _HANDLED:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, signals.take)
+            before[number] = signal.signal(number, signals.on_signal)
     try:
         yield signals
         signals.check()
@@ -176,7 +176,7 @@ def heard(*, grace: float = GRACE) -> Iterator[Signals]:
         signals.check()  # Writing to a terminal that hung up fails; report the signal instead.
         raise
     finally:
-        ending = signals.came is not None
+        ending = signals.received is not None
         for number, handler in before.items():
             # Everything is closed: a late signal must not change the exit code.
             signal.signal(number, signal.SIG_IGN if ending else handler)

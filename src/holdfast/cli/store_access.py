@@ -11,32 +11,32 @@ import os
 import holdfast
 from holdfast.errors import NotFound
 from holdfast.storage import registry
-from holdfast.url import parse
+from holdfast.url import parse_url
 
 
 class NoStoreYet(NotFound):
     """There is no store at this path or URL yet."""
 
 
-def open_to_read(url: str | None) -> holdfast.Store:
+def open_readonly(url: str | None) -> holdfast.Store:
     """Open an existing store read-only; raise `NoStoreYet` if there is none."""
-    require(url)
+    require_store(url)
     return holdfast.open(url, readonly=True)
 
 
-def open_to_write(url: str | None) -> holdfast.Store:
+def open_or_create(url: str | None) -> holdfast.Store:
     """Open a store for writing; create it if there is none."""
     return holdfast.open(url)
 
 
-def open_to_change(url: str | None) -> holdfast.Store:
+def open_existing(url: str | None) -> holdfast.Store:
     """Open an existing store for writing; raise `NoStoreYet` if there is none."""
-    require(url)
+    require_store(url)
     return holdfast.open(url)
 
 
-def require(url: str | None) -> None:
+def require_store(url: str | None) -> None:
     """Raise `NoStoreYet` if there is no store at this path or URL."""
-    where = registry.empty_place(parse(url, os.environ))
+    where = registry.missing_store(parse_url(url, os.environ))
     if where is not None:
         raise NoStoreYet(f"there is no store at {where} yet")

@@ -15,6 +15,6 @@ def find_any(opened: holdfast.Store, ref: str) -> holdfast.Session:
     return opened.get(opened.backend.read(resolve.find_anywhere(ref)).id)
 
 
-def find_thrown_away(opened: holdfast.Store, ref: str) -> holdfast.Session:
+def find_trashed(opened: holdfast.Store, ref: str) -> holdfast.Session:
     """Return the trashed session with this name; if there is none, the live one."""
     return opened.get(opened.backend.read(resolve.find_in_trash(ref)).id)

@@ -20,16 +20,16 @@ import msgspec
 
 from holdfast.config import schema
 
-_LARGEST: Final = 256 * 1024  # bytes
-_HIGHEST: Final = 1_000_000
-_PRICES: Final = "expected input and output, numbers from 0 to 1,000,000"
+_MAX_FILE_BYTES: Final = 256 * 1024  # bytes
+_MAX_PRICE: Final = 1_000_000
+_EXPECTED_PRICES: Final = "expected input and output, numbers from 0 to 1,000,000"
 _HEADER: Final = re.compile(r"\s*\[+(?P<name>[^\]]*)\]+")
 _SETTING: Final = re.compile(r"\s*(?P<name>[^=#]+?)\s*=")
 _NOT_A_NAME: Final = re.compile(r"[\s\"']")
 _SECRET: Final = re.compile(r"(api_?)?key|token|secret|password", re.IGNORECASE)
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigProblem(msgspec.Struct, frozen=True, kw_only=True):
     """An invalid setting; `where` is a file, a variable or an option."""
 
     where: str
@@ -43,38 +43,38 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}: {self.what}"
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a file: the valid values by their keys' full names, and the problems."""
 
     path: Path
     values: dict[str, object] = {}
     lines: dict[str, int] = {}
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ConfigProblem, ...] = ()
 
 
-def read(path: Path) -> Found:
+def read(path: Path) -> ConfigFile:
     """Read a file; errors are among the problems of the result."""
     try:
         text = _text(path)
         document = tomllib.loads(text)
     except (OSError, ValueError) as error:  # UnicodeDecodeError and TOMLDecodeError are values
-        return _unreadable(path, _said(error))
+        return _unreadable(path, _describe(error))
     except RecursionError:
         return _unreadable(path, "it is nested too deep")
-    return _Reader(path, text).read(document)
+    return _Validator(path, text).read(document)
 
 
-def checked(key: str, value: object) -> object:
+def convert(key: str, value: object) -> object:
     """Convert a value to the type of its key; raise `ValueError` with what was expected."""
-    kind = schema.every_key()[key].type
+    kind = schema.all_keys()[key].type
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise ValueError(f"{key}: expected {schema.expected(kind)}") from None
+        raise ValueError(f"{key}: expected {schema.describe_type(kind)}") from None
 
 
-def _unreadable(path: Path, why: str) -> Found:
-    return Found(path=path, problems=(Problem(where=str(path), what=why),))
+def _unreadable(path: Path, why: str) -> ConfigFile:
+    return ConfigFile(path=path, problems=(ConfigProblem(where=str(path), what=why),))
 
 
 def _text(path: Path) -> str:
@@ -83,13 +83,13 @@ def _text(path: Path) -> str:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is not a regular file")
-        data = file.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise ValueError(f"it is larger than {_LARGEST:,} bytes")
+        data = file.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {_MAX_FILE_BYTES:,} bytes")
     return data.decode("utf-8-sig")
 
 
-def _said(error: OSError | ValueError) -> str:
+def _describe(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return f"it cannot be read: {error.strerror}"
     if isinstance(error, UnicodeDecodeError):
@@ -101,16 +101,16 @@ def _said(error: OSError | ValueError) -> str:
     )
 
 
-class _Reader:
+class _Validator:
     """Validates the content of one file."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
-        self._lines = dict(_lines(text))
-        self._problems: list[Problem] = []
+        self._lines = dict(_line_numbers(text))
+        self._problems: list[ConfigProblem] = []
         self._values: dict[str, object] = {}
 
-    def read(self, document: Mapping[str, object]) -> Found:
+    def read(self, document: Mapping[str, object]) -> ConfigFile:
         """Validate every key of the document."""
         tables = schema.tables()
         for name, value in document.items():
@@ -118,11 +118,11 @@ class _Reader:
                 self._prices(value)
             elif name in tables:
                 self._table(name, value)
-            elif name in schema.every_key():
-                self._take(name, value)
+            elif name in schema.all_keys():
+                self._set(name, value)
             else:
-                self._unknown(name, [*tables, "prices", "trusted"])
-        return Found(
+                self._add_unknown_key(name, [*tables, "prices", "trusted"])
+        return ConfigFile(
             path=self._path,
             values=self._values,
             lines={key: line for key, line in self._lines.items() if key in self._values},
@@ -131,26 +131,26 @@ class _Reader:
 
     def _table(self, table: str, content: object) -> None:
         if not isinstance(content, dict):
-            self._complain(table, f"{table} must be a table: [{table}]")
+            self._add_problem(table, f"{table} must be a table: [{table}]")
             return
-        known = schema.every_key()
+        known = schema.all_keys()
         for name, value in content.items():
             key = f"{table}.{name}"
             if key in known:
-                self._take(key, value)
+                self._set(key, value)
             else:
                 inside = [k.partition(".")[2] for k in known if k.startswith(f"{table}.")]
-                self._unknown(key, inside)
+                self._add_unknown_key(key, inside)
 
-    def _take(self, key: str, value: object) -> None:
+    def _set(self, key: str, value: object) -> None:
         try:
-            self._values[key] = checked(key, value)
+            self._values[key] = convert(key, value)
         except ValueError as error:
-            self._complain(key, str(error))
+            self._add_problem(key, str(error))
 
     def _prices(self, content: object) -> None:
         if not isinstance(content, dict):
-            self._complain("prices", 'prices must contain tables: [prices."MODEL"]')
+            self._add_problem("prices", 'prices must contain tables: [prices."MODEL"]')
             return
         good = {name: table for name, one in content.items() if (table := self._price(name, one))}
         if good:
@@ -159,41 +159,41 @@ class _Reader:
     def _price(self, model: str, content: object) -> schema.PriceTable | None:
         key = f"prices.{model}"
         if not isinstance(content, dict):
-            self._complain(key, f'{key} must be a table: [prices."{model}"]')
+            self._add_problem(key, f'{key} must be a table: [prices."{model}"]')
             return None
         known = schema.price_keys()
         for name in content.keys() - known.keys():
-            self._unknown(f"{key}.{name}", known)
+            self._add_unknown_key(f"{key}.{name}", known)
         try:
             table = msgspec.convert(
                 {name: content[name] for name in known if name in content}, schema.PriceTable
             )
         except msgspec.ValidationError:
-            self._complain(key, f"{key}: {_PRICES}")
+            self._add_problem(key, f"{key}: {_EXPECTED_PRICES}")
             return None
         if not all(_is_a_price(getattr(table, name)) for name in known):
-            self._complain(key, f"{key}: {_PRICES}")
+            self._add_problem(key, f"{key}: {_EXPECTED_PRICES}")
             return None
         return table
 
-    def _unknown(self, key: str, known: Iterable[str]) -> None:
+    def _add_unknown_key(self, key: str, known: Iterable[str]) -> None:
         last = key.rpartition(".")[2]
         near = difflib.get_close_matches(last, list(known), n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; valid keys: {', '.join(known)}"
         if _SECRET.fullmatch(last):
             hint = "; API keys do not belong here: set api_key_env to the variable that holds one"
-        self._complain(key, f"unknown key {key}{hint}")
+        self._add_problem(key, f"unknown key {key}{hint}")
 
-    def _complain(self, key: str, what: str) -> None:
+    def _add_problem(self, key: str, what: str) -> None:
         line = self._lines.get(key)
-        self._problems.append(Problem(where=str(self._path), what=what, key=key, line=line))
+        self._problems.append(ConfigProblem(where=str(self._path), what=what, key=key, line=line))
 
 
 def _is_a_price(value: Decimal | None) -> bool:
-    return value is None or (value.is_finite() and 0 <= value <= _HIGHEST)
+    return value is None or (value.is_finite() and 0 <= value <= _MAX_PRICE)
 
 
-def _lines(text: str) -> Iterator[tuple[str, int]]:
+def _line_numbers(text: str) -> Iterator[tuple[str, int]]:
     """Return the line of each key, as far as it can be found without parsing TOML."""
     table: Sequence[str] = ()
     for number, line in enumerate(text.splitlines(), start=1):

@@ -16,31 +16,31 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from holdfast.config import file, paths, schema
-from holdfast.config.file import Found, Problem
+from holdfast.config.file import ConfigFile, ConfigProblem
 from holdfast.config.schema import Settings
 from holdfast.errors import BadConfig
 
-Kind: TypeAlias = Literal["default", "user", "workspace", "environment", "option"]
+OriginKind: TypeAlias = Literal["default", "user", "workspace", "environment", "option"]
 VARIABLES: Final = {
     "HOLDFAST_MODEL": "model.name",
     "HOLDFAST_URL": "session.store",
     "HOLDFAST_SCOPE": "session.scope",
 }
-_Layer: TypeAlias = dict[str, tuple[object, "Source"]]
-_LOCAL: Final = "local:"
-_WEIGHTS: Final = ".gguf"
+_Layer: TypeAlias = dict[str, tuple[object, "ValueOrigin"]]
+_LOCAL_PREFIX: Final = "local:"
+_WEIGHTS_SUFFIX: Final = ".gguf"
 # A model that is certainly not a file: a provider and a name, or a plain name.
-_NAMED: Final = re.compile(
+_NOT_A_FILE: Final = re.compile(
     r"(openai|anthropic):\S+|local|(?!local:)[A-Za-z0-9][\w.:@-]*(?<!\.gguf)", re.ASCII
 )
-_ABOUT_STORE: Final = (None, "session", "session.store")
-_EVERYBODY: Final = 0o002
+_STORE_KEYS: Final = (None, "session", "session.store")
+_WORLD_WRITABLE: Final = 0o002
 
 
-class Source(msgspec.Struct, frozen=True):
+class ValueOrigin(msgspec.Struct, frozen=True):
     """Where a value came from: the kind of source, and its name or path."""
 
-    kind: Kind
+    kind: OriginKind
     where: str | None = None
     line: int | None = None
 
@@ -51,7 +51,7 @@ class Source(msgspec.Struct, frozen=True):
         return self.where if self.line is None else f"{self.where}, line {self.line}"
 
 
-DEFAULT: Final = Source("default")
+DEFAULT: Final = ValueOrigin("default")
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -69,15 +69,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     settings: Settings
-    sources: dict[str, Source]
+    origins: dict[str, ValueOrigin]
     user: Path | None
     workspace: Path | None
-    served: str | None = None
-    problems: tuple[Problem, ...] = ()
+    base_url_model: str | None = None
+    problems: tuple[ConfigProblem, ...] = ()
 
-    def source(self, key: str) -> Source:
+    def origin(self, key: str) -> ValueOrigin:
         """Return the origin of a value."""
-        return self.sources.get(key, DEFAULT)
+        return self.origins.get(key, DEFAULT)
 
 
 def load(
@@ -88,27 +88,27 @@ def load(
     options: Mapping[str, Option] | None = None,
 ) -> Config:
     """Return the configuration; raise `BadConfig` with all problems if there are any."""
-    config = survey(environ, directory, home=home, options=options)
+    config = load_with_problems(environ, directory, home=home, options=options)
     if config.problems:
         raise BadConfig("; ".join(map(str, config.problems)))
     return config
 
 
-def store(
+def configured_store(
     environ: Mapping[str, str], directory: Path | None, *, home: Path | None = None
 ) -> str | None:
     """Return the configured store; raise `BadConfig` if the user's setting of it is invalid.
 
     Other problems are ignored: commands that need only the store must not fail because of them.
     """
-    config = survey(environ, directory, home=home)
-    own = [p for p in config.problems if p.where == str(config.user) and p.key in _ABOUT_STORE]
+    config = load_with_problems(environ, directory, home=home)
+    own = [p for p in config.problems if p.where == str(config.user) and p.key in _STORE_KEYS]
     if own:
         raise BadConfig("; ".join(map(str, own)))
     return config.settings.session.store
 
 
-def survey(
+def load_with_problems(
     environ: Mapping[str, str],
     directory: Path | None,
     *,
@@ -116,21 +116,21 @@ def survey(
     options: Mapping[str, Option] | None = None,
 ) -> Config:
     """Return the configuration from all valid values, and the problems."""
-    user = paths.users_file(environ)
-    own = _users_own(user, required=bool(environ.get(paths.VARIABLE)))
+    user = paths.user_file(environ)
+    own = _read_user_file(user, required=bool(environ.get(paths.PATH_VARIABLE)))
     workspace = paths.workspace_file(directory, home)
-    if workspace is not None and user is not None and _same(workspace, user):
+    if workspace is not None and user is not None and _is_same_file(workspace, user):
         workspace = None
-    of_workspace = _of_workspace(workspace, own)
-    given, problems = _checked({**_environment(environ), **_options(options or {})})
+    of_workspace = _read_workspace_file(workspace, own)
+    given, problems = _validate_layer({**_environment(environ), **_options(options or {})})
     layers = [_layer("user", own), _layer("workspace", of_workspace), given]
     values, sources = _merged(layers)
     return Config(
         settings=_settings(values),
-        sources=sources,
+        origins=sources,
         user=user,
         workspace=workspace,
-        served=_served(layers),
+        base_url_model=_base_url_model(layers),
         problems=own.problems + of_workspace.problems + problems,
     )
 
@@ -138,40 +138,42 @@ def survey(
 # ------------------------------------------------------------------------------------------ files
 
 
-def _users_own(path: Path | None, *, required: bool) -> Found:
+def _read_user_file(path: Path | None, *, required: bool) -> ConfigFile:
     if path is None:
-        return Found(path=Path(os.devnull))
+        return ConfigFile(path=Path(os.devnull))
     if not required and not os.path.lexists(path):
-        return Found(path=path)
+        return ConfigFile(path=path)
     found = file.read(path)
-    if found.values and path.stat().st_mode & _EVERYBODY:
+    if found.values and path.stat().st_mode & _WORLD_WRITABLE:
         what = "the file is ignored because every user may write to it; run chmod o-w on it"
-        return Found(path=path, problems=(*found.problems, Problem(where=str(path), what=what)))
+        return ConfigFile(
+            path=path, problems=(*found.problems, ConfigProblem(where=str(path), what=what))
+        )
     return found
 
 
-def _of_workspace(path: Path | None, own: Found) -> Found:
+def _read_workspace_file(path: Path | None, own: ConfigFile) -> ConfigFile:
     """Read the workspace's file; keys that it may not set are problems and are ignored."""
     if path is None:
-        return Found(path=Path(os.devnull))
+        return ConfigFile(path=Path(os.devnull))
     found = file.read(path)
     trusted = _is_trusted(path.parent, own)
     refused = {key: why for key in found.values if (why := _refusal(key, found, trusted=trusted))}
     problems = tuple(
-        Problem(where=str(path), key=key, line=found.lines.get(key), what=why)
+        ConfigProblem(where=str(path), key=key, line=found.lines.get(key), what=why)
         for key, why in refused.items()
     )
     values = {key: value for key, value in found.values.items() if key not in refused}
     return msgspec.structs.replace(found, values=values, problems=found.problems + problems)
 
 
-def _refusal(key: str, found: Found, *, trusted: bool) -> str | None:
+def _refusal(key: str, found: ConfigFile, *, trusted: bool) -> str | None:
     """Return why a workspace may not set a key; `None` if it may."""
-    if key in schema.USERS_OWN:
+    if key in schema.USER_ONLY:
         return f"{key} can only be set in your own configuration file"
     if trusted:
         return None
-    by_name = key != "model.name" or names_no_file(str(found.values[key]))
+    by_name = key != "model.name" or is_not_a_file(str(found.values[key]))
     if key not in schema.NEEDS_TRUST and by_name:
         return None
     what = key if by_name else "a model that may be a file"
@@ -181,19 +183,19 @@ def _refusal(key: str, found: Found, *, trusted: bool) -> str | None:
     )
 
 
-def names_no_file(model: str) -> bool:
+def is_not_a_file(model: str) -> bool:
     """True if a model is certainly not a file, however its name is resolved."""
-    return _NAMED.fullmatch(model) is not None
+    return _NOT_A_FILE.fullmatch(model) is not None
 
 
-def _is_trusted(directory: Path, own: Found) -> bool:
+def _is_trusted(directory: Path, own: ConfigFile) -> bool:
     """True if the user trusts exactly this directory; trust does not extend to those below."""
     named = own.values.get("trusted", ())
     assert isinstance(named, tuple)  # noqa: S101 - the schema says so
     return directory.resolve() in {Path(one).expanduser().resolve() for one in named}
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except OSError:
@@ -203,26 +205,29 @@ def _same(one: Path, other: Path) -> bool:
 # ---------------------------------------------------------------------------------------- merging
 
 
-def _layer(kind: Kind, found: Found) -> _Layer:
+def _layer(kind: OriginKind, found: ConfigFile) -> _Layer:
     where = str(found.path)
     return {
-        key: (_placed(key, value, found.path.parent), Source(kind, where, found.lines.get(key)))
+        key: (
+            _resolve_path(key, value, found.path.parent),
+            ValueOrigin(kind, where, found.lines.get(key)),
+        )
         for key, value in found.values.items()
     }
 
 
-def _placed(key: str, value: object, directory: Path) -> object:
+def _resolve_path(key: str, value: object, directory: Path) -> object:
     """Return the value; a relative path is resolved against the directory of its file."""
     if key == "session.store" and isinstance(value, str):
         return value if ":" in value else _path(value, directory)
     if key == "model.name" and isinstance(value, str) and _is_a_file(value):
-        return _LOCAL + _path(value.removeprefix(_LOCAL), directory)
+        return _LOCAL_PREFIX + _path(value.removeprefix(_LOCAL_PREFIX), directory)
     return value
 
 
 def _is_a_file(model: str) -> bool:
     hosted = model.startswith(("openai:", "anthropic:"))
-    return model.startswith(_LOCAL) or (model.endswith(_WEIGHTS) and not hosted)
+    return model.startswith(_LOCAL_PREFIX) or (model.endswith(_WEIGHTS_SUFFIX) and not hosted)
 
 
 def _path(text: str, directory: Path) -> str:
@@ -231,30 +236,30 @@ def _path(text: str, directory: Path) -> str:
 
 def _environment(environ: Mapping[str, str]) -> _Layer:
     return {
-        key: (environ[name], Source("environment", f"${name}"))
+        key: (environ[name], ValueOrigin("environment", f"${name}"))
         for name, key in VARIABLES.items()
         if environ.get(name)
     }
 
 
 def _options(options: Mapping[str, Option]) -> _Layer:
-    return {key: (one.value, Source("option", one.name)) for key, one in options.items()}
+    return {key: (one.value, ValueOrigin("option", one.name)) for key, one in options.items()}
 
 
-def _checked(layer: _Layer) -> tuple[_Layer, tuple[Problem, ...]]:
+def _validate_layer(layer: _Layer) -> tuple[_Layer, tuple[ConfigProblem, ...]]:
     good: _Layer = {}
     problems = []
     for key, (value, source) in layer.items():
         try:
-            good[key] = (file.checked(key, value), source)
+            good[key] = (file.convert(key, value), source)
         except ValueError as error:
-            problems.append(Problem(where=str(source), key=key, what=str(error)))
+            problems.append(ConfigProblem(where=str(source), key=key, what=str(error)))
     return good, tuple(problems)
 
 
-def _merged(layers: list[_Layer]) -> tuple[dict[str, object], dict[str, Source]]:
+def _merged(layers: list[_Layer]) -> tuple[dict[str, object], dict[str, ValueOrigin]]:
     values: dict[str, object] = {}
-    sources: dict[str, Source] = {}
+    sources: dict[str, ValueOrigin] = {}
     for layer in layers:
         for key, (value, source) in layer.items():
             if key == "prices" and isinstance(value, dict):
@@ -264,7 +269,7 @@ def _merged(layers: list[_Layer]) -> tuple[dict[str, object], dict[str, Source]]
     return values, sources
 
 
-def _served(layers: list[_Layer]) -> str | None:
+def _base_url_model(layers: list[_Layer]) -> str | None:
     named = None
     for layer in layers:
         if layer.keys() & {"model.base_url", "model.api_key_env"}:
@@ -287,7 +292,7 @@ def _settings(values: Mapping[str, object]) -> Settings:
 
 def settings_by_key(settings: Settings) -> Iterator[tuple[str, object]]:
     """Return every key and its value."""
-    for key in schema.every_key():
+    for key in schema.all_keys():
         value: object = settings
         for name in key.split("."):
             value = getattr(value, name)

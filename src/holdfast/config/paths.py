@@ -13,38 +13,40 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-NAME: Final = "holdfast.toml"
-VARIABLE: Final = "HOLDFAST_CONFIG"
+FILE_NAME: Final = "holdfast.toml"
+PATH_VARIABLE: Final = "HOLDFAST_CONFIG"
 
 
-def users_file(environ: Mapping[str, str]) -> Path | None:
+def user_file(environ: Mapping[str, str]) -> Path | None:
     """Return the path of the user's file, which may not exist; `None` if it is disabled."""
-    named = environ.get(VARIABLE)
+    named = environ.get(PATH_VARIABLE)
     if named:
         return None if named == os.devnull else Path(named).expanduser().absolute()
     import platformdirs  # noqa: PLC0415 - slow, and needed only without the variable
 
-    return Path(platformdirs.user_config_dir("holdfast", appauthor=False)) / NAME
+    return Path(platformdirs.user_config_dir("holdfast", appauthor=False)) / FILE_NAME
 
 
 def workspace_file(directory: Path | None, home: Path | None) -> Path | None:
     """Return the configuration file of the workspace that contains a directory, if any."""
     if directory is None:
         return None
-    for candidate in _upwards(directory, home):
-        if os.path.lexists(candidate / NAME):
-            return candidate / NAME
+    for candidate in _search_path(directory, home):
+        if os.path.lexists(candidate / FILE_NAME):
+            return candidate / FILE_NAME
     return None
 
 
-def files(environ: Mapping[str, str], directory: Path | None, home: Path | None) -> list[Path]:
+def existing_files(
+    environ: Mapping[str, str], directory: Path | None, home: Path | None
+) -> list[Path]:
     """Return the files that exist or that the environment names, without reading any."""
-    own, here = users_file(environ), workspace_file(directory, home)
-    found = [] if own is None or not (environ.get(VARIABLE) or os.path.lexists(own)) else [own]
+    own, here = user_file(environ), workspace_file(directory, home)
+    found = [] if own is None or not (environ.get(PATH_VARIABLE) or os.path.lexists(own)) else [own]
     return found if here is None else [*found, here]
 
 
-def here() -> Path | None:
+def working_directory() -> Path | None:
     """Return the working directory; `None` if it was deleted."""
     try:
         return Path.cwd()
@@ -52,7 +54,7 @@ def here() -> Path | None:
         return None
 
 
-def home() -> Path | None:
+def home_directory() -> Path | None:
     """Return the user's home directory; `None` if there is none."""
     try:
         return Path.home()
@@ -60,7 +62,7 @@ def home() -> Path | None:
         return None
 
 
-def _upwards(directory: Path, home: Path | None) -> Iterator[Path]:
+def _search_path(directory: Path, home: Path | None) -> Iterator[Path]:
     passed = []
     for candidate in (directory, *directory.parents):
         passed.append(candidate)

@@ -30,7 +30,7 @@ from msgspec import Meta
 _Count: TypeAlias = Annotated[
     int, Meta(ge=1, le=1_000_000, title="a whole number from 1 to 1,000,000")
 ]
-_CountOrNone: TypeAlias = Annotated[
+_CountOrZero: TypeAlias = Annotated[
     int, Meta(ge=0, le=1_000_000, title="a whole number from 0 to 1,000,000")
 ]
 _Attempts: TypeAlias = Annotated[int, Meta(ge=1, le=100, title="a whole number from 1 to 100")]
@@ -42,7 +42,7 @@ _Tokens: TypeAlias = Annotated[
     int, Meta(ge=256, le=100_000_000, title="a whole number from 256 to 100,000,000")
 ]
 _Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=86_400, title="a number from 0 to 86,400")]
-_SomeSeconds: TypeAlias = Annotated[
+_PositiveSeconds: TypeAlias = Annotated[
     float, Meta(ge=0.01, le=86_400, title="a number from 0.01 to 86,400")
 ]
 _Share: TypeAlias = Annotated[float, Meta(ge=0.1, le=1, title="a number from 0.1 to 1")]
@@ -77,7 +77,7 @@ _Command: TypeAlias = Annotated[
 _Price: TypeAlias = Annotated[Decimal, Meta(title="a number from 0 to 1,000,000")]
 
 Strategy: TypeAlias = Literal["summarize", "truncate"]
-Broken: TypeAlias = Literal["continue", "anew"]
+BrokenReply: TypeAlias = Literal["continue", "anew"]
 ToolName: TypeAlias = Literal[
     "read_file",
     "write_file",
@@ -153,7 +153,7 @@ class RetryTable(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 300.0
     broken: Annotated[
-        Broken,
+        BrokenReply,
         Meta(
             description="What to do with a reply whose stream broke off: `continue` after the part "
             "received, or start `anew`."
@@ -231,7 +231,7 @@ class ToolsTable(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="The names of the tools to offer; all by default, none with `[]`."),
     ] = None
     timeout: Annotated[
-        _SomeSeconds,
+        _PositiveSeconds,
         Meta(description="Seconds after which a command is terminated."),
     ] = 120.0
     output: Annotated[
@@ -269,7 +269,7 @@ class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
         _Count, Meta(description="The maximum number of model calls in one turn.")
     ] = 50
     goal_rounds: Annotated[
-        _CountOrNone,
+        _CountOrZero,
         Meta(
             description="The maximum number of consecutive turns that the agent works on a goal on "
             "its own."
@@ -354,20 +354,20 @@ NEEDS_TRUST: Final = frozenset(
     }
 )
 # Keys that only the user's own file may set.
-USERS_OWN: Final = frozenset({"trusted"})
+USER_ONLY: Final = frozenset({"trusted"})
 
 
-class Key(NamedTuple):
+class ConfigKey(NamedTuple):
     """A key: its full name, type, default and description."""
 
     name: str
     type: object
     default: object
-    about: str
+    description: str
 
 
 @cache
-def every_key() -> dict[str, Key]:
+def all_keys() -> dict[str, ConfigKey]:
     """Return every key by its full name, in the order of the tables."""
     found = {}
     for field, hint in _hints(Settings).items():
@@ -389,26 +389,26 @@ def tables() -> dict[str, str]:
     }
 
 
-def price_keys() -> dict[str, Key]:
+def price_keys() -> dict[str, ConfigKey]:
     """Return the keys of one model's prices."""
     return {name: _key(name, hint, PriceTable, name) for name, hint in _hints(PriceTable).items()}
 
 
-def expected(hint: object) -> str:
+def describe_type(hint: object) -> str:
     """Return a description of a key's type for docs and error messages."""
     for note in getattr(hint, "__metadata__", ()):
         if note.title:
             return str(note.title)
     inner = get_args(hint)
     if get_origin(hint) is Annotated:
-        return expected(inner[0])
+        return describe_type(inner[0])
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, inner))}"
     if get_origin(hint) is tuple:
-        return f"a list, each item {expected(inner[0])}"
+        return f"a list, each item {describe_type(inner[0])}"
     if get_origin(hint) is dict:
         return "tables"
-    return "true or false" if hint is bool else expected(inner[0])
+    return "true or false" if hint is bool else describe_type(inner[0])
 
 
 def _hints(struct: type) -> dict[str, type]:
@@ -419,11 +419,11 @@ def _is_table(hint: object) -> bool:
     return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
-def _key(name: str, hint: object, struct: type, field: str) -> Key:
+def _key(name: str, hint: object, struct: type, field: str) -> ConfigKey:
     notes: tuple[Meta, ...] = getattr(hint, "__metadata__", ())
     about = next(note.description for note in reversed(notes) if note.description)
     info = next(f for f in msgspec.structs.fields(struct) if f.name == field)
     default = (
         info.default_factory() if info.default_factory is not msgspec.NODEFAULT else info.default
     )
-    return Key(name, hint, default, about)
+    return ConfigKey(name, hint, default, about)

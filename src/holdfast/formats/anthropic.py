@@ -31,15 +31,15 @@ from holdfast.formats.passthrough import (
     MessageNote,
     PartNote,
     arguments_of,
-    beyond,
-    introduced,
-    kept_piece,
+    diff_fields,
     kind_of,
-    laid_under,
+    merge_under,
     message_note,
     to_raw,
     verbatim,
+    verbatim_piece,
     with_notes,
+    with_role_label,
 )
 from holdfast.values import (
     JSON,
@@ -164,7 +164,7 @@ def _decode_block(block: JSONObject, role: str) -> tuple[Part, ...]:
     if plain == block and not isinstance(part, Thinking):
         return (part,)
     bare = PartNote(kind_of(part), {})
-    fields, made = beyond(block, _encode_part(part, bare, role) or {})
+    fields, made = diff_fields(block, _encode_part(part, bare, role) or {})
     if made:  # The part cannot represent the block exactly.
         return (verbatim(SOURCE, block),)
     return part, to_raw(SOURCE, PartNote(bare.of, fields))
@@ -232,12 +232,12 @@ def encode(message: Message) -> JSONObject:
     """Encode a message. If nothing of it can be sent, its content is an empty list."""
     note = message_note(SOURCE, message.parts)
     role = "assistant" if message.role == "assistant" else "user"
-    encoded = laid_under(note.fields, note.made, {"role": role})
+    encoded = merge_under(note.fields, note.made, {"role": role})
     is_native = message.role == "system" and encoded.get("role") == "system"
     if not is_native:
         encoded["role"] = role
     label_role = "user" if is_native else message.role
-    content = introduced(label_role, _encode_parts(message, role), _BLANK)
+    content = with_role_label(label_role, _encode_parts(message, role), _BLANK)
     usual = _BLOCKS if role == "assistant" else _STRING
     encoded["content"] = _content_of(content, note.form or usual)
     return {key: copied(value) for key, value in encoded.items()}
@@ -268,18 +268,18 @@ def _content_of(blocks: list[JSON], form: str) -> JSON:
 def _encode_part(part: Part, note: PartNote | None, role: str) -> JSONObject | None:
     """Encode a part; None if it cannot be sent."""
     if isinstance(part, Raw):
-        kept = kept_piece(part)
+        kept = verbatim_piece(part)
         return kept if kept is not None and isinstance(kept.get("type"), str) else None
     if isinstance(part, File):
         block = _encode_file(part, role, noted=note is not None)
         if block is None:
             return {**_BLANK, "text": breadcrumb(part)}
     else:
-        block = _encode_said(part, noted=note is not None)
-    return block if block is None or note is None else laid_under(note.fields, {}, block)
+        block = _encode_block(part, noted=note is not None)
+    return block if block is None or note is None else merge_under(note.fields, {}, block)
 
 
-def _encode_said(
+def _encode_block(
     part: Text | Thinking | ToolCall | ToolResult, *, noted: bool
 ) -> JSONObject | None:
     if isinstance(part, Text):

@@ -39,16 +39,16 @@ from holdfast.formats.passthrough import (
     MessageNote,
     PartNote,
     arguments_of,
-    beyond,
-    introduced,
-    kept_piece,
+    diff_fields,
     kind_of,
-    laid_under,
+    merge_under,
     message_note,
     parsed_object,
     to_raw,
     verbatim,
+    verbatim_piece,
     with_notes,
+    with_role_label,
 )
 from holdfast.values import (
     JSON,
@@ -94,12 +94,12 @@ def decode(item: Mapping[str, JSON]) -> Message:
     if not isinstance(role, str) or role not in _ROLES:
         raise BadMessage("role: must be user, model or function")
     pieces = _pieces_of(given.get("parts"))
-    ids = _MadeIds()
+    ids = _IdGenerator()
     parts = [part for piece in pieces for part in _decode_piece(piece, ids)]
     only_results = bool(pieces) and all("functionResponse" in piece for piece in pieces)
     ours = "tool" if role == "user" and only_results else _ROLES[role]
     given.pop("parts", None)  # The interface treats missing parts and an empty list alike.
-    fields, made = beyond(given, {"role": _role_of(ours)})
+    fields, made = diff_fields(given, {"role": _role_of(ours)})
     if fields or made:
         parts.append(to_raw(SOURCE, MessageNote(fields, made)))
     return Message(role=ours, parts=tuple(parts))
@@ -121,7 +121,7 @@ def _pieces_of(given: JSON) -> list[JSONObject]:
     return pieces
 
 
-class _MadeIds:
+class _IdGenerator:
     """Generates ids for the calls and responses of one content that have none."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class _MadeIds:
         return f"{name}-{self._used[name]}"
 
 
-def _decode_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part, ...]:
+def _decode_piece(piece: JSONObject, ids: _IdGenerator) -> tuple[Part, ...]:
     """Decode a piece: a part, with a note for extra fields; a verbatim piece if no part fits."""
     part, form = _read_piece(piece, ids)
     if part is None:
@@ -145,18 +145,18 @@ def _decode_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part, ...]:
 def _note_of(piece: JSONObject, part: Part, form: str | None) -> PartNote:
     kind = kind_of(part)
     ours = _encode_part(part, PartNote(kind, {}, form=form)) or {}
-    fields, _ = beyond(piece, ours)
+    fields, _ = diff_fields(piece, ours)
     inner: JSONObject = {}
     made: JSONObject = {}
     for key in _INNER:
         given, encoded = piece.get(key), ours.get(key)
         if isinstance(given, dict) and isinstance(encoded, dict):
-            inner, made = beyond(given, encoded)
+            inner, made = diff_fields(given, encoded)
             fields.pop(key, None)
     return PartNote(kind, fields, inner, made, form)
 
 
-def _read_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part | None, str | None]:
+def _read_piece(piece: JSONObject, ids: _IdGenerator) -> tuple[Part | None, str | None]:
     """Return the part for a piece (None if no part fits), and its form if not the usual one."""
     fields = {key: value for key, value in piece.items() if value is not None}
     match fields:
@@ -171,14 +171,14 @@ def _read_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part | None, str | No
     return None, None
 
 
-def _read_call(call: JSONObject, ids: _MadeIds) -> ToolCall | None:
+def _read_call(call: JSONObject, ids: _IdGenerator) -> ToolCall | None:
     name, id, arguments = call.get("name"), call.get("id"), call.get("args")
     if not isinstance(name, str) or not isinstance(arguments, dict | None):
         return None
     return ToolCall(id if id and isinstance(id, str) else ids.next(name), name, arguments or {})
 
 
-def _read_response(given: JSONObject, ids: _MadeIds) -> tuple[ToolResult | None, str | None]:
+def _read_response(given: JSONObject, ids: _IdGenerator) -> tuple[ToolResult | None, str | None]:
     name, id, response = given.get("name"), given.get("id"), given.get("response")
     pieces = given.get("parts")
     if not isinstance(name, str | None) or not isinstance(response, dict | None):
@@ -186,13 +186,13 @@ def _read_response(given: JSONObject, ids: _MadeIds) -> tuple[ToolResult | None,
     inside = _read_inside(pieces)
     if inside is None:
         return None, None
-    text, error, form = _read_answer(response)
+    text, error, form = _read_response_text(response)
     call_id = id if id and isinstance(id, str) else ids.next(name or _UNKNOWN)
     content = (Text(text), *inside) if inside else text
     return ToolResult(call_id, content, error=error, name=name), form
 
 
-def _read_answer(response: JSONObject | None) -> tuple[str, bool, str | None]:
+def _read_response_text(response: JSONObject | None) -> tuple[str, bool, str | None]:
     """Return the text of a response, whether it is an error, and its form."""
     if response is None:
         return "", False, None
@@ -213,7 +213,7 @@ def _read_inside(pieces: JSON) -> list[File | Raw] | None:
     for piece in pieces:
         if not isinstance(piece, dict):
             return None
-        parts = _decode_piece(piece, _MadeIds())
+        parts = _decode_piece(piece, _IdGenerator())
         kept = [part for part in parts if isinstance(part, File | Raw)]
         inside += kept if len(kept) == len(parts) else [verbatim(SOURCE, piece)]
     return inside
@@ -249,8 +249,8 @@ def encode(message: Message, *, names: Mapping[str, str] | None = None) -> JSONO
     noted = with_notes(SOURCE, message.parts)
     pieces = [_encode_part(part, part_note, names or {}) for part, part_note in noted]
     role = _role_of(message.role)
-    parts = introduced(message.role, [piece for piece in pieces if piece is not None], {})
-    content = laid_under(note.fields, note.made, {"role": role})
+    parts = with_role_label(message.role, [piece for piece in pieces if piece is not None], {})
+    content = merge_under(note.fields, note.made, {"role": role})
     if content.get("role") not in (None, role, "function" if message.role == "tool" else role):
         content["role"] = role
     content["parts"] = parts
@@ -266,29 +266,29 @@ def _encode_part(
 ) -> JSONObject | None:
     """Encode a part; None if it cannot be sent."""
     if isinstance(part, Raw):
-        return kept_piece(part)
+        return verbatim_piece(part)
     if isinstance(part, File):
         piece = _encode_file(part, _MEDIA, note)
-        return {"text": breadcrumb(part)} if piece is None else _with(note, piece)
+        return {"text": breadcrumb(part)} if piece is None else _merge_note(note, piece)
     if isinstance(part, Text):
-        return _with(note, {"text": part.text}) if part.text or note else None
+        return _merge_note(note, {"text": part.text}) if part.text or note else None
     if isinstance(part, Thinking):
-        return _with(note, {"text": part.text, "thought": True}) if note else None
+        return _merge_note(note, {"text": part.text, "thought": True}) if note else None
     if isinstance(part, ToolCall):
         call: JSONObject = {"id": part.id} if part.id else {}
         call |= {"name": part.name, "args": arguments_of(part)}
-        return _with(note, {"functionCall": call})
-    return _with(note, {"functionResponse": _encode_result(part, note, names or {})})
+        return _merge_note(note, {"functionCall": call})
+    return _merge_note(note, {"functionResponse": _encode_result(part, note, names or {})})
 
 
-def _with(note: PartNote | None, ours: JSONObject) -> JSONObject:
+def _merge_note(note: PartNote | None, ours: JSONObject) -> JSONObject:
     """Merge an encoded part over the fields of its note."""
     if note is None:
         return ours
     for key in _INNER:
         if isinstance(inner := ours.get(key), dict):
-            ours = {**ours, key: laid_under(note.inner, note.made, inner)}
-    return laid_under(note.fields, {}, ours)
+            ours = {**ours, key: merge_under(note.inner, note.made, inner)}
+    return merge_under(note.fields, {}, ours)
 
 
 def _encode_result(
@@ -307,21 +307,21 @@ def _encode_result(
             texts.append(breadcrumb(part))
     given: JSONObject = {"id": result.call_id} if result.call_id else {}
     given["name"] = result.name or names.get(result.call_id) or _UNKNOWN
-    given["response"] = _encode_answer("\n".join(texts), result, note.form if note else None)
+    given["response"] = _encode_response("\n".join(texts), result, note.form if note else None)
     return {**given, "parts": pieces} if pieces else given
 
 
 def _encode_inside(part: Part, note: PartNote | None) -> JSONObject | None:
     """Encode a piece of a response that is not text; None if it cannot be sent there."""
     if isinstance(part, Raw):
-        return kept_piece(part)
+        return verbatim_piece(part)
     if not isinstance(part, File):
         return None
     piece = _encode_file(part, _MEDIA_IN_RESULTS, note)
-    return None if piece is None else _with(note, piece)
+    return None if piece is None else _merge_note(note, piece)
 
 
-def _encode_answer(text: str, result: ToolResult, form: str | None) -> JSONObject:
+def _encode_response(text: str, result: ToolResult, form: str | None) -> JSONObject:
     if form == _JSON:
         parsed = parsed_object(text)
         if parsed is not None:

@@ -41,14 +41,14 @@ from holdfast.formats.openai_passthrough import (
     JSONObject,
     Noted,
     Piece,
-    forced_note,
     from_audio,
-    laid_over,
+    kind_note,
+    merge_note,
     message_note,
-    note,
-    noted,
+    part_note,
     raw_object,
     to_audio,
+    with_notes,
 )
 from holdfast.values import JSON, File, Message, Part, Raw, Role, Text, ToolCall, ToolResult
 
@@ -62,7 +62,7 @@ _ROLES: Final[dict[str, Role]] = {
 }
 # The role of a message that holds neither a call nor a result. Other content of a tool message
 # must not be trusted more than a user's text.
-_SPEAKERS: Final = {
+_SENT_ROLES: Final = {
     "assistant": "assistant",
     "summary": "system",
     "system": "system",
@@ -76,10 +76,10 @@ _PIECES: Final = {
     "refusal": {"assistant"},
     "text": set[str](),  # A verbatim text piece is one that could not be decoded: never sent.
 }
-_OLD_KINDS: Final = frozenset({"function", "function_call"})
+_LEGACY_KINDS: Final = frozenset({"function", "function_call"})
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]+")
-_MAX_NAME: Final = 64
-_MAX_ID: Final = 40
+_MAX_NAME_CHARS: Final = 64
+_MAX_ID_CHARS: Final = 40
 
 
 # -------------------------------------------------------------------------------------- decoding
@@ -110,7 +110,7 @@ def _decode_result(item: Mapping[str, JSON], role: str) -> Message:
     """Decode the result of a tool, or of a legacy function."""
     name = item.get("name")
     name = name if isinstance(name, str) else None
-    call_id = item.get("tool_call_id") if role == "tool" else _old_id(name or "")
+    call_id = item.get("tool_call_id") if role == "tool" else _legacy_call_id(name or "")
     if not isinstance(call_id, str):
         raise BadMessage("tool_call_id: a tool message needs the id of its call")
     given = item.get("content")
@@ -168,11 +168,11 @@ def _decode_piece(piece: JSON) -> list[Piece]:
     file = _read_file(piece)
     if file is None:
         return [Raw(SOURCE, {"content": copied(piece)})]
-    return _parts_of(file, str(kind), piece, _write_file(file, str(kind)))
+    return _file_with_note(file, str(kind), piece, _write_file(file, str(kind)))
 
 
 def _text_parts(piece: JSONObject, text: str) -> list[Piece]:
-    more = note(SOURCE, piece, {"type": "text", "text": text}, "text")
+    more = part_note(SOURCE, piece, {"type": "text", "text": text}, "text")
     return [Text(text)] if more is None else [Text(text), more]
 
 
@@ -193,21 +193,21 @@ def _file_parts(piece: JSONObject) -> list[Piece]:
     name = name if isinstance(name, str) else None
     file = from_data_url(inner.get("file_data"), name)
     if file is not None:
-        return _parts_of(file, "file", piece, _write_file(file, "file"))
+        return _file_with_note(file, "file", piece, _write_file(file, "file"))
     data = from_base64(inner.get("file_data"))
     if data is None:
         return [Raw(SOURCE, {"content": copied(piece)})]
     file = File(name=name, mime=mime_of(File(name=name)), data=data)
     ours = _write_file(file, "file", bare=True)
-    kept = forced_note(SOURCE, piece, ours, "file")
+    kept = kind_note(SOURCE, piece, ours, "file")
     return [file, Raw(SOURCE, {**_object(kept.data), "bare": True})]
 
 
-def _parts_of(file: File, kind: str, piece: JSONObject, ours: JSONObject) -> list[Piece]:
+def _file_with_note(file: File, kind: str, piece: JSONObject, ours: JSONObject) -> list[Piece]:
     """Return a file, with a note if it has extra fields or would be encoded as another kind."""
     if _kind_of(file) != kind:
-        return [file, forced_note(SOURCE, piece, ours, kind)]
-    more = note(SOURCE, piece, ours, kind)
+        return [file, kind_note(SOURCE, piece, ours, kind)]
+    more = part_note(SOURCE, piece, ours, kind)
     return [file] if more is None else [file, more]
 
 
@@ -221,7 +221,7 @@ def _decode_calls(item: Mapping[str, JSON]) -> list[Part]:
         raise BadMessage(f"tool_calls: expected a list, got {type(calls).__name__}")
     parts = [part for call in calls or () for part in _decode_call(call)]
     old = item.get("function_call")
-    return parts if old is None else [*parts, *_decode_old_call(old)]
+    return parts if old is None else [*parts, *_decode_legacy_call(old)]
 
 
 def _decode_call(call: JSON) -> list[Part]:
@@ -235,22 +235,22 @@ def _decode_call(call: JSON) -> list[Part]:
         return [Raw(SOURCE, {"call": copied(call)})]
     if kind == "custom":
         parsed = ToolCall(id, name, text)
-        return [parsed, forced_note(SOURCE, call, _write_custom(parsed), "custom")]
+        return [parsed, kind_note(SOURCE, call, _write_custom(parsed), "custom")]
     parsed = ToolCall(id, name, read_arguments(text))
-    more = note(SOURCE, call, _write_call(parsed), "function_tool")
+    more = part_note(SOURCE, call, _write_call(parsed), "function_tool")
     return [parsed] if more is None else [parsed, more]
 
 
-def _decode_old_call(call: JSON) -> list[Part]:
+def _decode_legacy_call(call: JSON) -> list[Part]:
     name, text = _object(call).get("name"), _object(call).get("arguments")
     if not (isinstance(name, str) and isinstance(text, str)):
         return [Raw(SOURCE, {"call": copied(call)})]
-    parsed = ToolCall(_old_id(name), name, read_arguments(text))
-    return [parsed, forced_note(SOURCE, _object(call), _write_function(parsed), "function_call")]
+    parsed = ToolCall(_legacy_call_id(name), name, read_arguments(text))
+    return [parsed, kind_note(SOURCE, _object(call), _write_function(parsed), "function_call")]
 
 
-def _old_id(name: str) -> str:
-    return f"function_call_{name}"[:_MAX_ID]
+def _legacy_call_id(name: str) -> str:
+    return f"function_call_{name}"[:_MAX_ID_CHARS]
 
 
 # -------------------------------------------------------------------------------------- encoding
@@ -272,11 +272,11 @@ def encode_all(message: Message) -> list[dict[str, JSON]]:
 
     Calls always go into an assistant message, whatever the role of the message they are in.
     """
-    speaker = _SPEAKERS[message.role]
+    speaker = _SENT_ROLES[message.role]
     written: list[dict[str, JSON]] = []
     group: list[Noted] = []
     role = speaker
-    for part, more in noted(message.parts, SOURCE):
+    for part, more in with_notes(message.parts, SOURCE):
         part_role = _role_for(part, speaker, role)
         if group and (part_role != role or isinstance(part, ToolResult)):
             written.append(_write(role, group, message))
@@ -288,9 +288,9 @@ def encode_all(message: Message) -> list[dict[str, JSON]]:
     return written
 
 
-def modern(message: Message) -> Message:
+def upgrade_legacy_calls(message: Message) -> Message:
     """Return a message whose legacy function calls and results are tool calls with ids."""
-    kept = tuple(part for part in message.parts if not _is_old_note(part))
+    kept = tuple(part for part in message.parts if not _is_legacy_note(part))
     return message if len(kept) == len(message.parts) else _replaced(message, kept)
 
 
@@ -298,12 +298,12 @@ def _replaced(message: Message, parts: tuple[Part, ...]) -> Message:
     return msgspec.structs.replace(message, parts=parts)
 
 
-def _is_old_note(part: Part) -> bool:
+def _is_legacy_note(part: Part) -> bool:
     return (
         isinstance(part, Raw)
         and part.source == SOURCE
         and isinstance(part.data, dict)
-        and part.data.get("of") in _OLD_KINDS
+        and part.data.get("of") in _LEGACY_KINDS
     )
 
 
@@ -317,12 +317,12 @@ def _role_for(part: Part, speaker: str, role: str) -> str:
 
 
 def _write(role: str, group: Sequence[Noted], message: Message) -> dict[str, JSON]:
-    about = _about(group)
+    about = _message_note_data(group)
     if group and isinstance(group[0][0], ToolResult):
         ours = _write_result(group[0][0], group[0][1], about)
     else:
-        ours = _write_spoken(role, group, about)
-        name = _folded(message.name) if role == _SPEAKERS[message.role] else None
+        ours = _write_message(role, group, about)
+        name = _sanitized_name(message.name) if role == _SENT_ROLES[message.role] else None
         if name:
             ours["name"] = name
     if about.get("of") != ours["role"]:
@@ -333,7 +333,7 @@ def _write(role: str, group: Sequence[Noted], message: Message) -> dict[str, JSO
     return {**_object(copied(_sendable(fields))), **ours}
 
 
-def _about(group: Sequence[Noted]) -> JSONObject:
+def _message_note_data(group: Sequence[Noted]) -> JSONObject:
     """Return the message note in a group; empty if there is none."""
     for part, _ in group:
         if isinstance(part, Raw) and raw_object(part, "fields") is not None:
@@ -350,7 +350,7 @@ def _is_sendable(key: str, value: JSON) -> bool:
     if key in {"content", "role", "tool_call_id", "tool_calls"}:
         return False
     if key == "name":
-        return isinstance(value, str) and _fits(value)
+        return isinstance(value, str) and _is_valid_name(value)
     if value is None:
         return True
     if key == "refusal":
@@ -360,15 +360,21 @@ def _is_sendable(key: str, value: JSON) -> bool:
     return key != "function_call"
 
 
-def _folded(name: str | None) -> str:
-    return _NOT_IN_NAMES.sub("_", name or "").strip("_")[:_MAX_NAME] if not _fits(name) else name
+def _sanitized_name(name: str | None) -> str:
+    return (
+        _NOT_IN_NAMES.sub("_", name or "").strip("_")[:_MAX_NAME_CHARS]
+        if not _is_valid_name(name)
+        else name
+    )
 
 
-def _fits(name: str | None) -> TypeGuard[str]:
-    return bool(name) and len(name or "") <= _MAX_NAME and not _NOT_IN_NAMES.search(name or "")
+def _is_valid_name(name: str | None) -> TypeGuard[str]:
+    return (
+        bool(name) and len(name or "") <= _MAX_NAME_CHARS and not _NOT_IN_NAMES.search(name or "")
+    )
 
 
-def _write_spoken(role: str, group: Sequence[Noted], about: JSONObject) -> JSONObject:
+def _write_message(role: str, group: Sequence[Noted], about: JSONObject) -> JSONObject:
     ours: JSONObject = {"role": role}
     calls = [(part, more) for part, more in group if isinstance(part, ToolCall)]
     content = _write_content(group, role, about)
@@ -393,17 +399,17 @@ def _write_content(group: Sequence[Noted], role: str, about: JSONObject) -> JSON
 def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
     if isinstance(part, Text):
         piece: JSONObject = {"type": "text", "text": part.text}
-        return [laid_over(piece, more) if more.get("of") == "text" else piece]
+        return [merge_note(piece, more) if more.get("of") == "text" else piece]
     if isinstance(part, File):
-        return [_write_given_file(part, more, role)]
+        return [_write_file_or_breadcrumb(part, more, role)]
     kept = raw_object(part, "content") if isinstance(part, Raw) else None
     if kept is None or not isinstance(kept.get("type"), str):
         return []
     fits = role in _PIECES.get(str(kept["type"]), {role})
-    return [_object(copied(kept))] if fits and _is_whole(kept) else []
+    return [_object(copied(kept))] if fits and _has_required_fields(kept) else []
 
 
-def _is_whole(piece: JSONObject) -> bool:
+def _has_required_fields(piece: JSONObject) -> bool:
     """True if a verbatim piece has the fields that its type requires."""
     match piece["type"]:
         case "image_url":
@@ -416,14 +422,14 @@ def _is_whole(piece: JSONObject) -> bool:
             return True
 
 
-def _write_given_file(file: File, more: JSONObject, role: str) -> JSONObject:
+def _write_file_or_breadcrumb(file: File, more: JSONObject, role: str) -> JSONObject:
     """Encode a file: as the kind in its note, else as the kind of its type, else a breadcrumb."""
     given = more.get("of")
     kind = given if isinstance(given, str) and given in _FILE_KINDS else _kind_of(file)
     if kind is None or file.data is None or role != "user":
         return {"type": "text", "text": breadcrumb(file)}
     ours = _write_file(file, kind, bare=more.get("bare") is True)
-    return laid_over(ours, more) if kind == given else ours
+    return merge_note(ours, more) if kind == given else ours
 
 
 _FILE_KINDS: Final = frozenset({"file", "image_url", "input_audio"})
@@ -453,15 +459,15 @@ def _write_calls(calls: Sequence[tuple[ToolCall, JSONObject]]) -> JSONObject:
         return {}
     first, more = calls[0]
     if len(calls) == 1 and more.get("of") == "function_call":
-        return {"function_call": laid_over(_write_function(first), more)}
+        return {"function_call": merge_note(_write_function(first), more)}
     return {"tool_calls": [_write_noted_call(call, more) for call, more in calls]}
 
 
 def _write_noted_call(call: ToolCall, more: JSONObject) -> JSONObject:
     if more.get("of") == "custom":
-        return laid_over(_write_custom(call), more)
+        return merge_note(_write_custom(call), more)
     ours = _write_call(call)
-    return laid_over(ours, more) if more.get("of") == "function_tool" else ours
+    return merge_note(ours, more) if more.get("of") == "function_tool" else ours
 
 
 def _write_call(call: ToolCall) -> JSONObject:
@@ -480,7 +486,7 @@ def _write_custom(call: ToolCall) -> JSONObject:
 def _write_result(result: ToolResult, more: JSONObject, about: JSONObject) -> JSONObject:
     content: JSON = result.content if isinstance(result.content, str) else None
     if not isinstance(result.content, str):
-        inside = noted(result.content, SOURCE)
+        inside = with_notes(result.content, SOURCE)
         pieces = [piece for part, extra in inside for piece in _write_piece(part, extra, "tool")]
         content = [*pieces] if pieces else ""
     if more.get("of") != "function":

@@ -37,7 +37,7 @@ _REMOVABLE: Final = frozenset({"annotations", "detail", "filename"})
 # ----------------------------------------------------------------------------------------- notes
 
 
-def noted(parts: Iterable[Part], source: str) -> list[Noted]:
+def with_notes(parts: Iterable[Part], source: str) -> list[Noted]:
     """Return each part with the note directly after it; omit thinking and foreign pieces."""
     found: list[Noted] = []
     for part in parts:
@@ -51,14 +51,14 @@ def noted(parts: Iterable[Part], source: str) -> list[Noted]:
     return found
 
 
-def note(source: str, given: Mapping[str, JSON], ours: JSONObject, of: str) -> Raw | None:
+def part_note(source: str, given: Mapping[str, JSON], ours: JSONObject, of: str) -> Raw | None:
     """Return a note with a piece's fields beyond those of its part; None if there are none."""
-    return _note(source, "part", beyond(given, ours), of)
+    return _note(source, "part", diff_fields(given, ours), of)
 
 
-def forced_note(source: str, given: Mapping[str, JSON], ours: JSONObject, of: str) -> Raw:
+def kind_note(source: str, given: Mapping[str, JSON], ours: JSONObject, of: str) -> Raw:
     """Return a note with a piece's fields beyond `ours`; even without any, it records the kind."""
-    return Raw(source, {"part": {}, "of": of, **_renamed(beyond(given, ours), "part")})
+    return Raw(source, {"part": {}, "of": of, **_renamed(diff_fields(given, ours), "part")})
 
 
 def message_note(source: str, extra: JSONObject, of: str) -> Raw | None:
@@ -74,7 +74,7 @@ def _renamed(extra: JSONObject, key: str) -> JSONObject:
     return {(key if name == "fields" else name): value for name, value in extra.items()}
 
 
-def beyond(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> JSONObject:
+def diff_fields(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> JSONObject:
     """Return the difference from `ours` to `given`: fields to add, keys to remove."""
     found: JSONObject = {}
     if added := _added(given, ours):
@@ -109,7 +109,7 @@ def _missing(given: Mapping[str, JSON], ours: Mapping[str, JSON], path: str) -> 
     return missing
 
 
-def laid_over(ours: JSONObject, data: JSONObject, key: str = "part") -> JSONObject:
+def merge_note(ours: JSONObject, data: JSONObject, key: str = "part") -> JSONObject:
     """Merge a note's fields over an encoded part, and remove the keys the note marks as absent."""
     fields = data.get(key)
     merged = _laid(ours, fields) if isinstance(fields, dict) else ours

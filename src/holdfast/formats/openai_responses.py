@@ -39,14 +39,14 @@ from holdfast.formats.openai_passthrough import (
     JSONObject,
     Noted,
     Piece,
-    forced_note,
     from_audio,
-    laid_over,
+    kind_note,
+    merge_note,
     message_note,
-    note,
-    noted,
+    part_note,
     raw_object,
     to_audio,
+    with_notes,
 )
 from holdfast.values import (
     JSON,
@@ -71,7 +71,7 @@ _ROLES: Final[dict[str, Role]] = {
 }
 # The role that a message is sent with. Other content of a tool message must not be trusted more
 # than a user's text.
-_SPEAKERS: Final = {
+_SENT_ROLES: Final = {
     "assistant": "assistant",
     "summary": "system",
     "system": "system",
@@ -82,8 +82,8 @@ _FROM_SYSTEM: Final = frozenset({"additional_tools", "compaction_trigger", "conf
 _FROM_TOOLS: Final = ("_output", "_response")
 _CALLS: Final = {"custom_tool_call": "input", "function_call": "arguments"}
 _OUTPUTS: Final = frozenset({"custom_tool_call_output", "function_call_output"})
-_SAID_PIECES: Final = frozenset({"output_text", "refusal"})
-_GIVEN_PIECES: Final = frozenset({"input_file", "input_image", "input_text"})
+_OUTPUT_PIECES: Final = frozenset({"output_text", "refusal"})
+_INPUT_PIECES: Final = frozenset({"input_file", "input_image", "input_text"})
 _FILE_KINDS: Final = frozenset({"input_audio", "input_file", "input_image"})
 _DOCUMENTS: Final = frozenset(
     {
@@ -117,12 +117,12 @@ def decode(item: Mapping[str, JSON]) -> Message:
     if isinstance(kind, str) and kind in _OUTPUTS:
         return Message(role="tool", parts=tuple(_decode_output(item, kind)))
     kept = _object(copied(dict(item)))
-    if not _is_whole(kept):
+    if not _has_required_fields(kept):
         raise BadMessage(
             f"type: {kind!r} is not an item of the Responses API, or lacks required fields"
         )
     parts: list[Part] = [Raw(SOURCE, {"item": kept})]
-    if thought := _readable(kept):
+    if thought := _reasoning_text(kept):
         parts.insert(0, Thinking(thought))
     return Message(role=_role_of(kind), parts=tuple(parts))
 
@@ -135,7 +135,7 @@ def _role_of(kind: JSON) -> Role:
     return "tool" if kind.endswith(_FROM_TOOLS) else "assistant"
 
 
-def _readable(item: JSONObject) -> str:
+def _reasoning_text(item: JSONObject) -> str:
     """Return the readable text of a reasoning item: the reasoning itself, or else its summary."""
     if item.get("type") != "reasoning":
         return ""
@@ -168,7 +168,7 @@ def _decode_message(item: Mapping[str, JSON]) -> Message:
 
 
 def _write_content(parts: Sequence[Part], role: str) -> JSON:
-    return _content_of(_write_pieces(noted(parts, SOURCE), role), role, shape=None)
+    return _content_of(_write_pieces(with_notes(parts, SOURCE), role), role, shape=None)
 
 
 def _decode_content(content: str | list[JSON], role: str) -> list[Piece]:
@@ -189,18 +189,20 @@ def _decode_piece(piece: JSON, role: str) -> list[Piece]:
         return [Raw(SOURCE, {"content": copied(piece)})]
     ours = _write_file(file, str(kind), bare=bare)
     if bare:
-        kept = _object(forced_note(SOURCE, piece, ours, str(kind)).data)
+        kept = _object(kind_note(SOURCE, piece, ours, str(kind)).data)
         return [file, Raw(SOURCE, {**kept, "bare": True})]
     if _kind_of(file) != kind:
-        return [file, forced_note(SOURCE, piece, ours, str(kind))]
-    more = note(SOURCE, piece, ours, str(kind))
+        return [file, kind_note(SOURCE, piece, ours, str(kind))]
+    more = part_note(SOURCE, piece, ours, str(kind))
     return [file] if more is None else [file, more]
 
 
 def _text_parts(piece: JSONObject, text: str, role: str) -> list[Piece]:
     """Decode text. The role alone decides how it is sent: only assistant text is `output_text`."""
     ours = _write_text(text, role)
-    more = note(SOURCE, piece, ours, str(ours["type"])) if piece["type"] == ours["type"] else None
+    more = (
+        part_note(SOURCE, piece, ours, str(ours["type"])) if piece["type"] == ours["type"] else None
+    )
     return [Text(text)] if more is None else [Text(text), more]
 
 
@@ -228,9 +230,9 @@ def _decode_call(item: Mapping[str, JSON], kind: str) -> list[Part]:
         raise BadMessage(f"{kind}: call_id, name and {_CALLS[kind]} are required, all text")
     if kind == "custom_tool_call":
         call = ToolCall(id, name, text)
-        return [call, forced_note(SOURCE, item, _write_call(call, kind), kind)]
+        return [call, kind_note(SOURCE, item, _write_call(call, kind), kind)]
     call = ToolCall(id, name, read_arguments(text))
-    more = note(SOURCE, item, _write_call(call, kind), kind)
+    more = part_note(SOURCE, item, _write_call(call, kind), kind)
     return [call] if more is None else [call, more]
 
 
@@ -244,8 +246,8 @@ def _decode_output(item: Mapping[str, JSON], kind: str) -> list[Part]:
     result = ToolResult(id, content, name=name if isinstance(name, str) else None)
     ours = _write_result(result, kind)
     if kind == "custom_tool_call_output":
-        return [result, forced_note(SOURCE, item, ours, kind)]
-    more = note(SOURCE, item, ours, kind)
+        return [result, kind_note(SOURCE, item, ours, kind)]
+    more = part_note(SOURCE, item, ours, kind)
     return [result] if more is None else [result, more]
 
 
@@ -258,11 +260,11 @@ def _object(value: JSON) -> JSONObject:
 
 def encode(message: Message) -> list[dict[str, JSON]]:
     """Encode a message as items; an empty list if nothing of it can be sent."""
-    role = _SPEAKERS[message.role]
+    role = _SENT_ROLES[message.role]
     items: list[dict[str, JSON]] = []
     content: list[Noted] = []
-    for part, more in noted(message.parts, SOURCE):
-        about = _about(part)
+    for part, more in with_notes(message.parts, SOURCE):
+        about = _message_note_data(part)
         if about is None and not _is_item(part):
             content.append((part, more))
             continue
@@ -272,7 +274,7 @@ def encode(message: Message) -> list[dict[str, JSON]]:
     return items + _write_message(content, role, {})
 
 
-def _about(part: Part) -> JSONObject | None:
+def _message_note_data(part: Part) -> JSONObject | None:
     """Return the data of a message note; None if the part is not one."""
     if not isinstance(part, Raw) or raw_object(part, "fields") is None:
         return None
@@ -289,16 +291,16 @@ def _write_item(part: Part, more: JSONObject) -> list[JSONObject]:
     given = more.get("of")
     if isinstance(part, ToolCall):
         kind = "custom_tool_call" if given == "custom_tool_call" else "function_call"
-        return [laid_over(_write_call(part, kind), more if given == kind else {})]
+        return [merge_note(_write_call(part, kind), more if given == kind else {})]
     if isinstance(part, ToolResult):
         custom = given == "custom_tool_call_output"
         kind = "custom_tool_call_output" if custom else "function_call_output"
-        return [laid_over(_write_result(part, kind), more if given == kind else {})]
+        return [merge_note(_write_result(part, kind), more if given == kind else {})]
     kept = raw_object(part, "item") if isinstance(part, Raw) else None
-    return [_object(copied(kept))] if kept is not None and _is_whole(kept) else []
+    return [_object(copied(kept))] if kept is not None and _has_required_fields(kept) else []
 
 
-def _is_whole(item: JSONObject) -> bool:
+def _has_required_fields(item: JSONObject) -> bool:
     """True if a verbatim item is valid: it has the fields its type requires.
 
     Types that parts represent are never kept verbatim, except an output without a call.
@@ -321,7 +323,7 @@ def _write_call(call: ToolCall, kind: str) -> JSONObject:
 def _write_result(result: ToolResult, kind: str) -> JSONObject:
     output: JSON = result.content if isinstance(result.content, str) else ""
     if not isinstance(result.content, str):
-        output = [*_write_pieces(noted(result.content, SOURCE), "tool")] or ""
+        output = [*_write_pieces(with_notes(result.content, SOURCE), "tool")] or ""
     return {"type": kind, "call_id": result.call_id, "output": output}
 
 
@@ -359,9 +361,9 @@ def _write_pieces(content: Sequence[Noted], role: str) -> list[JSONObject]:
 def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
     if isinstance(part, Text):
         ours = _write_text(part.text, role)
-        return [laid_over(ours, more) if more.get("of") == ours["type"] else ours]
+        return [merge_note(ours, more) if more.get("of") == ours["type"] else ours]
     if isinstance(part, File):
-        return [_write_given_file(part, more, role)]
+        return [_write_file_or_breadcrumb(part, more, role)]
     kept = raw_object(part, "content") if isinstance(part, Raw) else None
     if kept is None or not _is_piece(kept, role):
         return []
@@ -375,7 +377,7 @@ def _is_piece(piece: JSONObject, role: str) -> bool:
         return False  # A verbatim text piece is one that could not be decoded.
     if kind == "refusal" and not isinstance(piece.get("refusal"), str):
         return False
-    return kind not in (_GIVEN_PIECES if role == "assistant" else _SAID_PIECES)
+    return kind not in (_INPUT_PIECES if role == "assistant" else _OUTPUT_PIECES)
 
 
 def _write_text(text: str, role: str) -> JSONObject:
@@ -384,14 +386,14 @@ def _write_text(text: str, role: str) -> JSONObject:
     return {"type": "input_text", "text": text}
 
 
-def _write_given_file(file: File, more: JSONObject, role: str) -> JSONObject:
+def _write_file_or_breadcrumb(file: File, more: JSONObject, role: str) -> JSONObject:
     """Encode a file: as the kind in its note, else as the kind of its type, else a breadcrumb."""
     given = more.get("of")
     kind = given if isinstance(given, str) and given in _FILE_KINDS else _kind_of(file)
     if kind is None or file.data is None or role == "assistant":
         return _write_text(breadcrumb(file), role)
     ours = _write_file(file, kind, bare=more.get("bare") is True)
-    return laid_over(ours, more) if kind == given else ours
+    return merge_note(ours, more) if kind == given else ours
 
 
 def _kind_of(file: File) -> str | None:

@@ -32,7 +32,7 @@ N = TypeVar("N", bound=msgspec.Struct)
 
 _MAX_DEPTH: Final = 190  # the store's limit for arguments, less the levels around them
 # Neither provider has these roles among its messages; the label tells the model what it reads.
-_MARKS: Final[dict[Role, str]] = {
+_ROLE_LABELS: Final[dict[Role, str]] = {
     "system": "[system note]",
     "summary": "[summary of the conversation so far]",
 }
@@ -81,7 +81,7 @@ def verbatim(source: str, piece: JSONObject) -> Raw:
     return Raw(source, {"content": piece})
 
 
-def kept_piece(part: Raw) -> JSONObject | None:
+def verbatim_piece(part: Raw) -> JSONObject | None:
     """Return the piece that `verbatim` kept; None if the part holds none."""
     piece = part.data.get("content") if isinstance(part.data, dict) else None
     return piece if isinstance(piece, dict) else None
@@ -97,7 +97,7 @@ def with_notes(source: str, parts: Sequence[Part]) -> list[Noted]:
     return [
         (part, _part_note(source, part, following))
         for part, following in zip_longest(parts, parts[1:])
-        if not isinstance(part, Raw) or (part.source == source and kept_piece(part) is not None)
+        if not isinstance(part, Raw) or (part.source == source and verbatim_piece(part) is not None)
     ]
 
 
@@ -127,14 +127,16 @@ def _read(part: Raw, key: str, kind: type[N]) -> N | None:
         return None
 
 
-def beyond(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> tuple[JSONObject, JSONObject]:
+def diff_fields(
+    given: Mapping[str, JSON], ours: Mapping[str, JSON]
+) -> tuple[JSONObject, JSONObject]:
     """Return the difference from `ours` to `given`: fields to add, and fields to remove."""
     fields = {key: value for key, value in given.items() if key not in ours or ours[key] != value}
     made = {key: value for key, value in ours.items() if key not in given or given[key] != value}
     return fields, made
 
 
-def laid_under(fields: JSONObject, made: JSONObject, ours: JSONObject) -> JSONObject:
+def merge_under(fields: JSONObject, made: JSONObject, ours: JSONObject) -> JSONObject:
     """Merge `ours` over `fields`, without the values of `ours` that still equal those in `made`."""
     kept = {key: value for key, value in ours.items() if key not in made or made[key] != value}
     return {**fields, **kept}
@@ -143,9 +145,9 @@ def laid_under(fields: JSONObject, made: JSONObject, ours: JSONObject) -> JSONOb
 # --------------------------------------------------------------------------------------- content
 
 
-def introduced(role: Role, pieces: list[JSONObject], blank: JSONObject) -> list[JSON]:
+def with_role_label(role: Role, pieces: list[JSONObject], blank: JSONObject) -> list[JSON]:
     """Prefix a system message or a summary with its label; `blank` is a text piece without text."""
-    mark = _MARKS.get(role)
+    mark = _ROLE_LABELS.get(role)
     if mark is None or not pieces:
         return [*pieces]
     first, *rest = pieces

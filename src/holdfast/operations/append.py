@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from holdfast import titles
-from holdfast.codec import Encoded, checksum, decode, same_body
+from holdfast.codec import EncodedMessage, checksum, decode, is_same_body
 from holdfast.cost import to_pico
 from holdfast.errors import (
     BadMessage,
@@ -29,27 +29,33 @@ from holdfast.errors import (
 )
 from holdfast.ids import turn_id
 from holdfast.operations.history import read_row
-from holdfast.operations.token_calibration import REACH, measure, reported
+from holdfast.operations.token_calibration import (
+    LOOKBACK_MESSAGES,
+    compare_reply_tokens,
+    reported_usage,
+)
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import (
-    Foreseen,
-    Foresight,
     HeadRow,
     MessageRow,
+    Operation,
+    Prefetch,
+    Prefetched,
     Snapshot,
     ToolRow,
     Transaction,
     TurnRow,
     UsageRow,
-    Verb,
 )
 from holdfast.values import Head, Message, ToolResult, Usage
 
-_MOST: Final = 2**63 - 1
-_DAY: Final = 86_400_000_000
+_MAX_INT64: Final = 2**63 - 1
+_DAY_US: Final = 86_400_000_000
 
 
-def append(session: int, batch: Sequence[Encoded], *, expect: Head | None = None) -> Verb[Head]:
+def append(
+    session: int, batch: Sequence[EncodedMessage], *, expect: Head | None = None
+) -> Operation[Head]:
     """Store a batch after the head: all of it or nothing, and each id once.
 
     A batch whose ids are all stored already is a retry of a write that succeeded: it returns the
@@ -63,28 +69,28 @@ def append(session: int, batch: Sequence[Encoded], *, expect: Head | None = None
         if batch and not fresh:
             newest = max((row.seq for _, row in stored.values()), default=head.seq)
             return Head(head.branch_no, newest)
-        compare(expect, head_of(head))
-        return head_of(place(tx, head, fresh)) if fresh else head_of(head)
+        check_expected_head(expect, to_head(head))
+        return to_head(insert_messages(tx, head, fresh)) if fresh else to_head(head)
 
-    newest = REACH if any(item.message.usage for item in batch) else 0
-    return Foreseen(run, Foresight(session, tuple(item.id for item in batch), newest))
+    newest = LOOKBACK_MESSAGES if any(item.message.usage for item in batch) else 0
+    return Prefetched(run, Prefetch(session, tuple(item.id for item in batch), newest))
 
 
-def add(session: int, item: Encoded, turn: int) -> Verb[Message]:
+def append_in_turn(session: int, item: EncodedMessage, turn: int) -> Operation[Message]:
     """Store one message of a turn and return it as stored, also if it was stored before."""
 
     def run(tx: Transaction) -> Message:
-        head = held_head(tx, session, turn)
+        head = fenced_head(tx, session, turn)
         stored = tx.stored(head.branch, [item.id])
         if drop_stored(tx, head, [item], stored):
-            place(tx, head, [item], tx.turn(session, turn))
+            insert_messages(tx, head, [item], tx.turn(session, turn))
             stored = tx.stored(head.branch, [item.id])
         owner, row = stored[item.id]
         name = None if row.turn is None else turn_id(owner, row.turn)
         return decode(row.body, id=item.id, seq=row.seq, turn_id=name, blob=tx.blob)
 
-    newest = REACH if item.message.usage else 0
-    return Foreseen(run, Foresight(session, (item.id,), newest, ("turn", "tools"), turn))
+    newest = LOOKBACK_MESSAGES if item.message.usage else 0
+    return Prefetched(run, Prefetch(session, (item.id,), newest, ("turn", "tools"), turn))
 
 
 # --------------------------------------------------------------------------------- the head
@@ -98,15 +104,15 @@ def find_head(tx: Snapshot, session: int) -> HeadRow:
     return head
 
 
-def held_head(tx: Transaction, session: int, turn: int) -> HeadRow:
+def fenced_head(tx: Transaction, session: int, turn: int) -> HeadRow:
     """Return the head row of a session; raise `TurnLost` unless this turn is open: the fence."""
     head = find_head(tx, session)
     if head.open_turn != turn:
-        raise lost(tx, session, turn)
+        raise turn_lost_error(tx, session, turn)
     return head
 
 
-def lost(tx: Transaction, session: int, turn: int) -> TurnLost:
+def turn_lost_error(tx: Transaction, session: int, turn: int) -> TurnLost:
     """Return the error that says why a turn is no longer open."""
     row, owner = tx.turn(session, turn), tx.session(session)
     name = turn_id(owner.id if owner else "?", turn)
@@ -115,12 +121,12 @@ def lost(tx: Transaction, session: int, turn: int) -> TurnLost:
     return TurnLost(name, f"is over: it was {row.state}")
 
 
-def head_of(row: HeadRow) -> Head:
+def to_head(row: HeadRow) -> Head:
     """Return the head as callers see it."""
     return Head(row.branch_no, row.seq)
 
 
-def compare(expect: Head | None, actual: Head) -> None:
+def check_expected_head(expect: Head | None, actual: Head) -> None:
     """Raise `HeadMoved` unless `expect` is the current head, or `None`."""
     if expect is None:
         return
@@ -136,38 +142,40 @@ def compare(expect: Head | None, actual: Head) -> None:
 def drop_stored(
     tx: Transaction,
     head: HeadRow,
-    batch: Sequence[Encoded],
+    batch: Sequence[EncodedMessage],
     stored: Mapping[str, tuple[str, MessageRow]],
-) -> list[Encoded]:
+) -> list[EncodedMessage]:
     """Return a batch without the messages that are stored; see `new_messages`.
 
     Queued input has its id already, so another body under that id is refused as well.
     """
-    refuse_waiting(tx, head, batch)
+    refuse_queued_conflict(tx, head, batch)
     return new_messages(batch, {name: (row.seq, row.body) for name, (_, row) in stored.items()})
 
 
-def refuse_waiting(tx: Transaction, head: HeadRow, batch: Sequence[Encoded]) -> None:
+def refuse_queued_conflict(tx: Transaction, head: HeadRow, batch: Sequence[EncodedMessage]) -> None:
     """Raise `IdConflict` if queued input has an id of the batch with another body."""
     if head.queued:
         new_messages(batch, {row.id: (0, row.body) for row in tx.queue(head.session)})
 
 
-def new_messages(batch: Sequence[Encoded], known: Mapping[str, tuple[int, bytes]]) -> list[Encoded]:
+def new_messages(
+    batch: Sequence[EncodedMessage], known: Mapping[str, tuple[int, bytes]]
+) -> list[EncodedMessage]:
     """Return the messages whose ids are not known, in order, each id once.
 
     `known` maps ids to the seq and body stored for them (seq 0: queued, not stored yet). A known
     id with another body raises `IdConflict`.
     """
-    fresh: dict[str, Encoded] = {}
+    fresh: dict[str, EncodedMessage] = {}
     for item in batch:
         if item.id in known:
             seq, body = known[item.id]
-            if not same_body(body, item.body):
+            if not is_same_body(body, item.body):
                 raise IdConflict(item.id, seq)
         elif item.id not in fresh:
             fresh[item.id] = item
-        elif not same_body(fresh[item.id].body, item.body):
+        elif not is_same_body(fresh[item.id].body, item.body):
             raise IdConflict(item.id, 0)
     return list(fresh.values())
 
@@ -178,20 +186,20 @@ def known_ids(tx: Transaction, head: HeadRow, names: Sequence[str]) -> dict[str,
     first = tx.branch(head.session, 1)
     if first is not None and first.parent is not None:
         found.update((name, row) for name, (_, row) in tx.stored(first.n, names).items())
-    found.update((row.id, row) for _, row in tx.placed(head.session, names))
+    found.update((row.id, row) for _, row in tx.stored_in_session(head.session, names))
     return found
 
 
 # -------------------------------------------------------------------------------- inserting
 
 
-def place(
+def insert_messages(
     tx: Transaction,
     head: HeadRow,
-    batch: Sequence[Encoded],
+    batch: Sequence[EncodedMessage],
     turn: TurnRow | None = None,
     *,
-    again: Mapping[str, int | None] | None = None,
+    stored_turns: Mapping[str, int | None] | None = None,
 ) -> HeadRow:
     """Insert a batch after the head and return the new head row. All its ids must be new here.
 
@@ -199,11 +207,11 @@ def place(
     charged twice.
     """
     messages = [item.message for item in batch]
-    turns = again or {}
-    charged = _uncharged(tx, head, messages, turns)
-    moved = _advanced(head, messages, charged, tx.now())
-    check_files(tx, batch)
-    earlier = _earlier(tx, head, charged)
+    turns = stored_turns or {}
+    charged = _newly_charged(tx, head, messages, turns)
+    moved = _advance_head(head, messages, charged, tx.now())
+    check_file_refs(tx, batch)
+    earlier = _calibration_messages(tx, head, charged)
     rows = [
         _row(seq, item, turns.get(item.id) if turn is None else turn.number)
         for seq, item in enumerate(batch, head.seq + 1)
@@ -212,20 +220,20 @@ def place(
     for seq, item in enumerate(batch, head.seq + 1):
         for sha256, data in item.blobs:
             tx.add_blob(head.branch, seq, sha256, data)
-        for sha256 in item.refers:
-            tx.refer_blob(head.branch, seq, sha256)
+        for sha256 in item.blob_refs:
+            tx.add_blob_reference(head.branch, seq, sha256)
     if turn:
-        _note_tools(tx, turn, messages)
+        _update_ledger(tx, turn, messages)
     if charged:
-        _spend(tx, moved, [*earlier, *messages], charged, turn)
+        _add_usage(tx, moved, [*earlier, *messages], charged, turn)
     tx.put_head(moved)
     return moved
 
 
-def check_files(tx: Transaction, batch: Sequence[Encoded]) -> None:
+def check_file_refs(tx: Transaction, batch: Sequence[EncodedMessage]) -> None:
     """Raise `BadMessage` if a file is given by hash alone and its data is not stored."""
     for item in batch:
-        for sha256 in item.refers:
+        for sha256 in item.blob_refs:
             if tx.blob(sha256) is None:
                 raise BadMessage(
                     f"a file names data {sha256} that is not in this store; nothing was stored. "
@@ -233,24 +241,24 @@ def check_files(tx: Transaction, batch: Sequence[Encoded]) -> None:
                 )
 
 
-def _row(seq: int, item: Encoded, turn: int | None) -> MessageRow:
+def _row(seq: int, item: EncodedMessage, turn: int | None) -> MessageRow:
     return MessageRow(seq, item.id, turn, checksum(item.id, turn, item.body), item.body)
 
 
-def _advanced(
+def _advance_head(
     head: HeadRow, messages: Sequence[Message], charged: Sequence[Message], now: int
 ) -> HeadRow:
     """Return the head row after these messages; raise `TooLarge` if a sum exceeds 64 bits."""
     usage, cost = head.usage, head.cost
     for message in charged:
         usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)
-    if charged and max(cost, *msgspec.structs.astuple(usage)) > _MOST:
+    if charged and max(cost, *msgspec.structs.astuple(usage)) > _MAX_INT64:
         raise TooLarge("usage: the sums of this session would overflow; nothing was stored.")
-    shown = titles.preview(messages, head.seq + 1, preview_of(head))
+    shown = titles.update_preview(messages, head.seq + 1, preview_of(head))
     moved = msgspec.structs.replace(
         head, seq=head.seq + len(messages), updated_at=now, usage=usage, cost=cost
     )
-    return moved if shown.seq == head.preview_seq else show_preview(moved, shown)
+    return moved if shown.seq == head.preview_seq else with_preview(moved, shown)
 
 
 def preview_of(head: HeadRow) -> titles.Preview:
@@ -258,7 +266,7 @@ def preview_of(head: HeadRow) -> titles.Preview:
     return titles.Preview(head.preview, head.preview_rank, head.preview_seq)
 
 
-def show_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
+def with_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
     """Return the head row with another preview."""
     return msgspec.structs.replace(
         head, preview=shown.text, preview_rank=shown.rank, preview_seq=shown.seq
@@ -268,7 +276,7 @@ def show_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
 # ------------------------------------------------------------------------- usage and tokens
 
 
-def _uncharged(
+def _newly_charged(
     tx: Transaction, head: HeadRow, messages: Sequence[Message], again: Mapping[str, int | None]
 ) -> list[Message]:
     """Return the messages with usage or cost that was not charged to this session before."""
@@ -280,18 +288,20 @@ def _uncharged(
     return [message for message in costly if message.id not in known]
 
 
-def _earlier(tx: Transaction, head: HeadRow, charged: Sequence[Message]) -> list[Message]:
+def _calibration_messages(
+    tx: Transaction, head: HeadRow, charged: Sequence[Message]
+) -> list[Message]:
     """Return the stored messages that reported token counts are compared with: on this branch only.
 
     They only calibrate estimates, so missing or damaged ones do not fail the append.
     """
-    if not head.seq or not any(usage.input for usage in map(reported, charged) if usage):
+    if not head.seq or not any(usage.input for usage in map(reported_usage, charged) if usage):
         return []
-    last = Segment(head.branch, max(1, head.seq - REACH + 1), head.seq, "")
+    last = Segment(head.branch, max(1, head.seq - LOOKBACK_MESSAGES + 1), head.seq, "")
     return [read_row(tx, "", row) for _, rows in tx.messages([last]) for row in rows]
 
 
-def _spend(
+def _add_usage(
     tx: Transaction,
     head: HeadRow,
     history: Sequence[Message],
@@ -308,9 +318,9 @@ def _spend(
     for message in charged:
         spent, cost = message.usage or Usage(), to_pico(message.cost)
         total, price = total + spent, price + cost
-        day = head.updated_at // _DAY
+        day = head.updated_at // _DAY_US
         at = positions[message.id]
-        measured = measure(message, history[max(0, at - REACH) : at])
+        measured = compare_reply_tokens(message, history[max(0, at - LOOKBACK_MESSAGES) : at])
         tx.add_usage(head.session, UsageRow(day, message.model, spent, cost, measured))
     if turn:
         tx.put_turn(msgspec.structs.replace(turn, usage=turn.usage + total, cost=turn.cost + price))
@@ -319,7 +329,7 @@ def _spend(
 # -------------------------------------------------------------------------- the tool ledger
 
 
-def _note_tools(tx: Transaction, turn: TurnRow, messages: Sequence[Message]) -> None:
+def _update_ledger(tx: Transaction, turn: TurnRow, messages: Sequence[Message]) -> None:
     """Record tool calls in the turn's ledger, and close those whose results are here."""
     if not any(message.role in {"assistant", "tool"} for message in messages):
         return
@@ -331,7 +341,7 @@ def _note_tools(tx: Transaction, turn: TurnRow, messages: Sequence[Message]) -> 
     for call in calls:
         row = known.get(call.id)
         if row is None:
-            row = new_tool(turn, call.id, call.name)
+            row = new_tool_row(turn, call.id, call.name)
         elif row.name is None:
             row = msgspec.structs.replace(row, name=call.name)
         else:
@@ -339,15 +349,15 @@ def _note_tools(tx: Transaction, turn: TurnRow, messages: Sequence[Message]) -> 
         known[call.id] = row
         tx.put_tool(row)
     for result in results:
-        row = known.get(result.call_id) or new_tool(turn, result.call_id, result.name)
-        tx.put_tool(_answered(row, result, tx.now()))
+        row = known.get(result.call_id) or new_tool_row(turn, result.call_id, result.name)
+        tx.put_tool(_with_result(row, result, tx.now()))
 
 
-def _answered(row: ToolRow, result: ToolResult, now: int) -> ToolRow:
+def _with_result(row: ToolRow, result: ToolResult, now: int) -> ToolRow:
     return msgspec.structs.replace(row, outcome="error" if result.error else "done", ended_at=now)
 
 
-def new_tool(turn: TurnRow, call_id: str, name: str | None) -> ToolRow:
+def new_tool_row(turn: TurnRow, call_id: str, name: str | None) -> ToolRow:
     """Return the ledger row of a call that has not started."""
     return ToolRow(
         session=turn.session,

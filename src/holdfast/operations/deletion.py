@@ -16,30 +16,36 @@ import msgspec
 
 from holdfast.errors import BadQuery, KeyTaken, SessionNotFound
 from holdfast.operations.append import find_head
-from holdfast.operations.purge_rules import Line, needed
+from holdfast.operations.purge_rules import BranchNode, required_seqs
 from holdfast.operations.queries import describe
-from holdfast.operations.tombstone import bury, descent, heirs, refuse_changes, renew_previews
-from holdfast.operations.turns import free_head
+from holdfast.operations.tombstone import (
+    dependants,
+    descendants,
+    refresh_previews,
+    refuse_stale_plan,
+    write_tombstone,
+)
+from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import (
     BranchRow,
     MessageRow,
+    Operation,
     Query,
     SessionRow,
     Snapshot,
     Transaction,
-    Verb,
 )
 from holdfast.values import Forks, PurgeReport, SessionInfo
 
-_PAGE: Final = 500
+_PAGE_MESSAGES: Final = 500
 
 
-def trash(session: int) -> Verb[SessionInfo]:
+def trash(session: int) -> Operation[SessionInfo]:
     """Move a session to the trash and free its key."""
 
     def run(tx: Transaction) -> SessionInfo:
-        row = _row(tx, session)
+        row = _require_row(tx, session)
         if row.trashed_at is not None:
             return _info(tx, row)
         trashed = msgspec.structs.replace(row, trashed_at=tx.now())
@@ -49,11 +55,11 @@ def trash(session: int) -> Verb[SessionInfo]:
     return run
 
 
-def restore(session: int, *, keyless: bool) -> Verb[SessionInfo]:
+def restore(session: int, *, keyless: bool) -> Operation[SessionInfo]:
     """Take a session out of the trash; with `keyless`, without the key it had."""
 
     def run(tx: Transaction) -> SessionInfo:
-        row = _row(tx, session)
+        row = _require_row(tx, session)
         if row.trashed_at is None:
             return _info(tx, row)
         key = None if keyless else row.key
@@ -80,19 +86,19 @@ def check_forks(forks: object) -> None:
         raise BadQuery(f"forks: must be one of {', '.join(get_args(Forks))}")
 
 
-def foretell(session: int, *, forks: Forks) -> Query[list[Segment]]:
+def plan_erasure(session: int, *, forks: Forks) -> Query[list[Segment]]:
     """Return which messages a purge erases."""
 
     def run(snapshot: Snapshot) -> list[Segment]:
         row = snapshot.session(session)
-        return [] if row is None else _Doom(snapshot, row, forks).segments()
+        return [] if row is None else _PurgePlan(snapshot, row, forks).segments()
 
     return run
 
 
 def purge(
-    session: int, session_id: str, *, forks: Forks, doomed: Sequence[Segment] | None = None
-) -> Verb[PurgeReport]:
+    session: int, session_id: str, *, forks: Forks, planned: Sequence[Segment] | None = None
+) -> Operation[PurgeReport]:
     """Erase a session. If it no longer exists, the report counts nothing.
 
     If a plan is given, raise `StaleErasurePlan` unless it is still right. The partial reply of an
@@ -102,16 +108,16 @@ def purge(
     def run(tx: Transaction) -> PurgeReport:
         row = tx.session(session)
         if row is None:
-            return _nothing(session_id)
-        if doomed is not None:
-            refuse_changes(doomed, _Doom(tx, row, forks).segments())
-        free_head(tx, find_head(tx, session))
-        return _Purge(tx, _Doom(tx, row, forks)).run()
+            return _empty_report(session_id)
+        if planned is not None:
+            refuse_stale_plan(planned, _PurgePlan(tx, row, forks).segments())
+        require_free_head(tx, find_head(tx, session))
+        return _Purge(tx, _PurgePlan(tx, row, forks)).run()
 
     return run
 
 
-def _nothing(session_id: str) -> PurgeReport:
+def _empty_report(session_id: str) -> PurgeReport:
     return PurgeReport(
         session_id=session_id,
         messages=0,
@@ -127,41 +133,43 @@ def _nothing(session_id: str) -> PurgeReport:
     )
 
 
-class _Doom:
+class _PurgePlan:
     """Computes what a purge erases of a session, and what it must keep for forks."""
 
     def __init__(self, snapshot: Snapshot, row: SessionRow, forks: Forks) -> None:
         self._snapshot = snapshot
         self.row = row
-        self.erase = forks == "erase"
+        self.erase_shared = forks == "erase"
         self.family = _family(snapshot, row.n)
-        self.gone = {row.n} | {branch.session for branch in self.family if branch.purged}
-        lines = [Line(b.n, b.session, b.parent, b.fork_seq) for b in self.family]
-        self.needed = needed(lines, self.gone)
-        self.own = [branch for branch in self.family if branch.session == row.n]
-        self.kept = [branch for branch in self.own if branch.n in self.needed]
+        self.purged_sessions = {row.n} | {branch.session for branch in self.family if branch.purged}
+        lines = [BranchNode(b.n, b.session, b.parent, b.fork_seq) for b in self.family]
+        self.required = required_seqs(lines, self.purged_sessions)
+        self.own_branches = [branch for branch in self.family if branch.session == row.n]
+        self.kept_branches = [branch for branch in self.own_branches if branch.n in self.required]
 
-    def kept_until(self, branch: BranchRow) -> int:
+    def last_kept_seq(self, branch: BranchRow) -> int:
         """Return the last seq that must stay of a branch of a purged session."""
-        return self.needed.get(branch.n, branch.fork_seq)
+        return self.required.get(branch.n, branch.fork_seq)
 
     def copies(self) -> Iterator[tuple[int, str, MessageRow]]:
         """Yield the copies of this session's messages that a replace stored in a descendant.
 
         Each is a branch, the id of the session that wrote it, and the row.
         """
-        relatives = list(descent(self._snapshot, self.row.id))
-        for branch in self.own if relatives else ():
+        relatives = list(descendants(self._snapshot, self.row.id))
+        for branch in self.own_branches if relatives else ():
             for rows in self.pages(branch, branch.last_seq):
                 names = [row.id for row in rows]
                 for other in relatives:
-                    for n, copy in self._snapshot.placed(other.n, names):
+                    for n, copy in self._snapshot.stored_in_session(other.n, names):
                         yield n, other.id, copy
 
     def pages(self, branch: BranchRow, last: int) -> Iterator[list[MessageRow]]:
         """Yield a branch's own messages, a page at a time."""
-        for first in range(branch.fork_seq + 1, last + 1, _PAGE):
-            span = Segment(branch.n, first, min(last, first + _PAGE - 1), branch.session_id)
+        for first in range(branch.fork_seq + 1, last + 1, _PAGE_MESSAGES):
+            span = Segment(
+                branch.n, first, min(last, first + _PAGE_MESSAGES - 1), branch.session_id
+            )
             for _, rows in self._snapshot.messages([span]):
                 yield rows
 
@@ -169,13 +177,13 @@ class _Doom:
         """Return all messages whose bodies are erased."""
         found = []
         for branch in self.family:
-            if branch.session not in self.gone:
+            if branch.session not in self.purged_sessions:
                 continue
-            all_of_it = self.erase and branch.session == self.row.n
-            kept = branch.fork_seq if all_of_it else self.kept_until(branch)
+            all_of_it = self.erase_shared and branch.session == self.row.n
+            kept = branch.fork_seq if all_of_it else self.last_kept_seq(branch)
             if kept < branch.last_seq:
                 found.append(Segment(branch.n, kept + 1, branch.last_seq, branch.session_id))
-        if self.erase:
+        if self.erase_shared:
             found += [Segment(n, row.seq, row.seq, owner) for n, owner, row in self.copies()]
         return sorted(dict.fromkeys(found), key=lambda span: (span.branch, span.first))
 
@@ -183,33 +191,33 @@ class _Doom:
 class _Purge:
     """Purges one session within one transaction."""
 
-    def __init__(self, tx: Transaction, plan: _Doom) -> None:
+    def __init__(self, tx: Transaction, plan: _PurgePlan) -> None:
         self._tx = tx
-        self._doom = plan
+        self._plan = plan
         self._row = plan.row
         self._blobs: set[str] = set()
 
     def run(self) -> PurgeReport:
         """Erase, and return a report of it."""
-        plan = self._doom
-        kept = sum(plan.needed[branch.n] - branch.fork_seq for branch in plan.kept)
-        sharing = self._heirs({branch.n: 0 for branch in plan.own})
-        if plan.erase:
-            sharing |= self._heirs(self._bury_copies())
-        cut = self._cut()
-        if plan.erase:
-            self._bury_shared()
-        belongings = self._tx.drop_belongings(self._row.n)
-        self._drop_identities()
-        if plan.erase:
-            renew_previews(self._tx, sharing.values())
+        plan = self._plan
+        kept = sum(plan.required[branch.n] - branch.fork_seq for branch in plan.kept_branches)
+        sharing = self._dependants({branch.n: 0 for branch in plan.own_branches})
+        if plan.erase_shared:
+            sharing |= self._dependants(self._tombstone_copies())
+        cut = self._erase_unshared()
+        if plan.erase_shared:
+            self._tombstone_shared()
+        belongings = self._tx.drop_session_rows(self._row.n)
+        self._drop_sessions()
+        if plan.erase_shared:
+            refresh_previews(self._tx, sharing.values())
         blobs, size = self._tx.drop_blobs(self._blobs)
         return PurgeReport(
             session_id=self._row.id,
-            messages=cut + (kept if plan.erase else 0),
-            kept=0 if plan.erase else kept,
-            kept_for=() if plan.erase else tuple(sharing),
-            erased_in=tuple(sharing) if plan.erase else (),
+            messages=cut + (kept if plan.erase_shared else 0),
+            kept=0 if plan.erase_shared else kept,
+            kept_for=() if plan.erase_shared else tuple(sharing),
+            erased_in=tuple(sharing) if plan.erase_shared else (),
             turns=belongings.turns,
             drafts=belongings.drafts,
             queued=belongings.queued,
@@ -218,46 +226,46 @@ class _Purge:
             pending=(),
         )
 
-    def _heirs(self, starts: Mapping[int, int]) -> dict[str, int]:
-        found = heirs(self._tx, starts)
+    def _dependants(self, starts: Mapping[int, int]) -> dict[str, int]:
+        found = dependants(self._tx, starts)
         found.pop(self._row.id, None)
         return found
 
-    def _cut(self) -> int:
+    def _erase_unshared(self) -> int:
         """Erase what no fork needs of this session and of those purged before; count messages."""
         erased = 0
-        for branch in sorted(self._doom.family, key=lambda branch: branch.n, reverse=True):
-            if branch.session not in self._doom.gone:
+        for branch in sorted(self._plan.family, key=lambda branch: branch.n, reverse=True):
+            if branch.session not in self._plan.purged_sessions:
                 continue
-            cut = self._tx.cut_branch(branch.n, self._doom.kept_until(branch))
+            cut = self._tx.cut_branch(branch.n, self._plan.last_kept_seq(branch))
             erased += cut.messages
             self._blobs |= cut.blobs
-            if branch.n not in self._doom.needed:
+            if branch.n not in self._plan.required:
                 self._tx.drop_branch(branch.n)
         return erased
 
-    def _drop_identities(self) -> None:
+    def _drop_sessions(self) -> None:
         """Delete purged sessions without branches; turn this one into a stub if it keeps some."""
-        plan = self._doom
-        still = {branch.session for branch in plan.family if branch.n in plan.needed}
-        for session in plan.gone:
+        plan = self._plan
+        still = {branch.session for branch in plan.family if branch.n in plan.required}
+        for session in plan.purged_sessions:
             if session not in still:
                 self._tx.drop_session(session)
         if self._row.n in still:
-            self._tx.put_session(_husk(self._row, self._tx.now()))
+            self._tx.put_session(_stub(self._row, self._tx.now()))
 
-    def _bury_shared(self) -> None:
+    def _tombstone_shared(self) -> None:
         """Replace messages that forks share by tombstones."""
-        for branch in self._doom.kept:
-            for rows in self._doom.pages(branch, self._doom.needed[branch.n]):
+        for branch in self._plan.kept_branches:
+            for rows in self._plan.pages(branch, self._plan.required[branch.n]):
                 for row in rows:
-                    self._blobs |= bury(self._tx, branch.n, branch.session_id, row)
+                    self._blobs |= write_tombstone(self._tx, branch.n, branch.session_id, row)
 
-    def _bury_copies(self) -> dict[int, int]:
+    def _tombstone_copies(self) -> dict[int, int]:
         """Replace the copies of messages by tombstones; return {branch: lowest seq} of them."""
         first_seqs: dict[int, int] = {}
-        for n, owner, copy in self._doom.copies():
-            self._blobs |= bury(self._tx, n, owner, copy)
+        for n, owner, copy in self._plan.copies():
+            self._blobs |= write_tombstone(self._tx, n, owner, copy)
             first_seqs[n] = min(copy.seq, first_seqs.get(n, copy.seq))
         return first_seqs
 
@@ -283,7 +291,7 @@ def _family(tx: Snapshot, session: int) -> list[BranchRow]:
     return list(found.values())
 
 
-def _husk(row: SessionRow, now: int) -> SessionRow:
+def _stub(row: SessionRow, now: int) -> SessionRow:
     """Return the row that stays of a purged session while forks need its branches."""
     return SessionRow(
         n=row.n,
@@ -307,7 +315,7 @@ def _husk(row: SessionRow, now: int) -> SessionRow:
     )
 
 
-def _row(tx: Transaction, session: int) -> SessionRow:
+def _require_row(tx: Transaction, session: int) -> SessionRow:
     row = tx.session(session)
     if row is None:
         raise SessionNotFound("this session is no longer in the store; nothing was changed.")

@@ -18,14 +18,27 @@ import msgspec
 from holdfast import codec
 from holdfast.errors import Damaged, MessageNotFound, SessionNotFound
 from holdfast.operations.append import find_head
-from holdfast.operations.positions import locate
-from holdfast.operations.tombstone import bury, descent, heirs, refuse_changes, renew_previews
+from holdfast.operations.positions import resolve_position
+from holdfast.operations.tombstone import (
+    dependants,
+    descendants,
+    refresh_previews,
+    refuse_stale_plan,
+    write_tombstone,
+)
 from holdfast.storage.ancestry import Segment, ranges
-from holdfast.storage.protocol import MessageRow, Query, SessionRow, Snapshot, Transaction, Verb
-from holdfast.values import EraseReport, Place
+from holdfast.storage.protocol import (
+    MessageRow,
+    Operation,
+    Query,
+    SessionRow,
+    Snapshot,
+    Transaction,
+)
+from holdfast.values import EraseReport, MessageRef
 
 
-class _Spot(msgspec.Struct, frozen=True):
+class _StoredMessage(msgspec.Struct, frozen=True):
     """A stored row of a message, its branch, and the session that wrote it."""
 
     branch: int
@@ -33,30 +46,32 @@ class _Spot(msgspec.Struct, frozen=True):
     row: MessageRow
 
 
-def foretell(session: int, message: Place) -> Query[list[Segment]]:
+def plan_erasure(session: int, message: MessageRef) -> Query[list[Segment]]:
     """Return which rows an erasure replaces by tombstones."""
 
     def run(snapshot: Snapshot) -> list[Segment]:
-        return _segments(_everywhere(snapshot, session, _find(snapshot, session, message)))
+        return _segments(_find_copies(snapshot, session, _find_named(snapshot, session, message)))
 
     return run
 
 
-def erase(session: int, message: Place, planned: Sequence[Segment] | None) -> Verb[EraseReport]:
+def erase(
+    session: int, message: MessageRef, planned: Sequence[Segment] | None
+) -> Operation[EraseReport]:
     """Erase a message. If it was erased before, the report counts no rows."""
 
     def run(tx: Transaction) -> EraseReport:
-        named = _find(tx, session, message)
-        copies = _everywhere(tx, session, named)
-        refuse_changes(planned, _segments(copies))
-        erased_in = heirs(tx, _starts(copies))
+        named = _find_named(tx, session, message)
+        copies = _find_copies(tx, session, named)
+        refuse_stale_plan(planned, _segments(copies))
+        erased_in = dependants(tx, _first_seqs(copies))
         blobs: set[str] = set()
         for copy in copies:
-            blobs |= bury(tx, copy.branch, copy.owner, copy.row)
-        renew_previews(tx, erased_in.values())
+            blobs |= write_tombstone(tx, copy.branch, copy.owner, copy.row)
+        refresh_previews(tx, erased_in.values())
         dropped, size = tx.drop_blobs(blobs)
         return EraseReport(
-            session_id=_session(tx, session).id,
+            session_id=_require_session(tx, session).id,
             message_id=named.row.id,
             seq=named.row.seq,
             places=len(copies),
@@ -69,39 +84,41 @@ def erase(session: int, message: Place, planned: Sequence[Segment] | None) -> Ve
     return run
 
 
-def _session(snapshot: Snapshot, session: int) -> SessionRow:
+def _require_session(snapshot: Snapshot, session: int) -> SessionRow:
     row = snapshot.session(session)
     if row is None:
         raise SessionNotFound("this session is no longer in the store; nothing was erased.")
     return row
 
 
-def _find(snapshot: Snapshot, session: int, message: Place) -> _Spot:
+def _find_named(snapshot: Snapshot, session: int, message: MessageRef) -> _StoredMessage:
     """Find the message that the caller named, on any branch of the session."""
-    _session(snapshot, session)
-    position = locate(snapshot, find_head(snapshot, session), message)
+    _require_session(snapshot, session)
+    position = resolve_position(snapshot, find_head(snapshot, session), message)
     path = snapshot.path(position.branch, position.seq)
     for segment in ranges(path, position.seq, position.seq) if position.seq else ():
         for owner, rows in snapshot.messages([segment]):
             for row in rows:
-                return _Spot(segment.branch, owner, row)
+                return _StoredMessage(segment.branch, owner, row)
     if not position.seq:
         raise MessageNotFound("messages are numbered from 1, not 0; nothing was erased.")
     raise Damaged(f"message {position.seq} is missing; nothing was erased. Run store.verify().")
 
 
-def _everywhere(snapshot: Snapshot, session: int, named: _Spot) -> list[_Spot]:
+def _find_copies(snapshot: Snapshot, session: int, named: _StoredMessage) -> list[_StoredMessage]:
     """Find all copies of a message that are not tombstones yet, in storage order."""
     others = [
-        copy for copy in _same_id(snapshot, session, named.row.id) if not _is_same(copy, named)
+        copy
+        for copy in _rows_with_id(snapshot, session, named.row.id)
+        if not _is_same_row(copy, named)
     ]
     found = [named]
     while True:
-        sharing = heirs(snapshot, _starts(found))
+        sharing = dependants(snapshot, _first_seqs(found))
         new = [
             copy
             for copy in others
-            if copy.owner in sharing or any(_says_the_same(copy, other) for other in found)
+            if copy.owner in sharing or any(_has_same_content(copy, other) for other in found)
         ]
         if not new:
             break
@@ -111,33 +128,35 @@ def _everywhere(snapshot: Snapshot, session: int, named: _Spot) -> list[_Spot]:
     return sorted(copies, key=lambda copy: (copy.branch, copy.row.seq))
 
 
-def _same_id(snapshot: Snapshot, session: int, message_id: str) -> Iterator[_Spot]:
+def _rows_with_id(snapshot: Snapshot, session: int, message_id: str) -> Iterator[_StoredMessage]:
     """Yield the rows with this id in all sessions of a lineage, stubs of purged ones included."""
-    oldest = _session(snapshot, session)
+    oldest = _require_session(snapshot, session)
     seen = {oldest.id}
-    while oldest.parent is not None and (above := snapshot.relative(oldest.parent)) is not None:
+    while (
+        oldest.parent is not None and (above := snapshot.session_or_stub(oldest.parent)) is not None
+    ):
         if above.id in seen:
             break
         seen.add(above.id)
         oldest = above
-    for relative in (oldest, *descent(snapshot, oldest.id)):
-        for branch, row in snapshot.placed(relative.n, [message_id]):
-            yield _Spot(branch, relative.id, row)
+    for relative in (oldest, *descendants(snapshot, oldest.id)):
+        for branch, row in snapshot.stored_in_session(relative.n, [message_id]):
+            yield _StoredMessage(branch, relative.id, row)
 
 
-def _is_same(one: _Spot, other: _Spot) -> bool:
+def _is_same_row(one: _StoredMessage, other: _StoredMessage) -> bool:
     return (one.branch, one.row.seq) == (other.branch, other.row.seq)
 
 
-def _says_the_same(one: _Spot, other: _Spot) -> bool:
-    return not _is_erased(one) and codec.same_body(one.row.body, other.row.body)
+def _has_same_content(one: _StoredMessage, other: _StoredMessage) -> bool:
+    return not _is_erased(one) and codec.is_same_body(one.row.body, other.row.body)
 
 
-def _is_erased(copy: _Spot) -> bool:
+def _is_erased(copy: _StoredMessage) -> bool:
     return codec.is_tombstone(copy.row.body)
 
 
-def _starts(copies: Sequence[_Spot]) -> dict[int, int]:
+def _first_seqs(copies: Sequence[_StoredMessage]) -> dict[int, int]:
     """Return {branch: lowest seq} of these rows."""
     starts: dict[int, int] = {}
     for copy in copies:
@@ -145,5 +164,5 @@ def _starts(copies: Sequence[_Spot]) -> dict[int, int]:
     return starts
 
 
-def _segments(copies: Sequence[_Spot]) -> list[Segment]:
+def _segments(copies: Sequence[_StoredMessage]) -> list[Segment]:
     return [Segment(copy.branch, copy.row.seq, copy.row.seq, copy.owner) for copy in copies]

@@ -21,108 +21,108 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from holdfast import codec, validation
-from holdfast.codec import Encoded
+from holdfast.codec import EncodedMessage
 from holdfast.errors import BadMessage, BadQuery, MessageNotFound
 from holdfast.operations.append import (
-    compare,
+    check_expected_head,
     find_head,
-    head_of,
+    insert_messages,
     new_messages,
-    place,
-    refuse_waiting,
-    show_preview,
+    refuse_queued_conflict,
+    to_head,
+    with_preview,
 )
 from holdfast.operations.history import read_span
 from holdfast.operations.positions import (
-    Spot,
+    Position,
     awaited_calls,
-    back_by_turns,
-    check_place,
-    locate,
+    check_position,
     preview_at,
+    resolve_position,
+    safe_cut,
+    seq_before_turns,
     start_at,
-    whole,
 )
-from holdfast.operations.turns import free_head
-from holdfast.storage.ancestry import holder, ranges
-from holdfast.storage.protocol import HeadRow, Start, Transaction, Verb
-from holdfast.values import BranchReason, Head, Message, Place, Text
+from holdfast.operations.turns import require_free_head
+from holdfast.storage.ancestry import branch_at, ranges
+from holdfast.storage.protocol import BranchStart, HeadRow, Operation, Transaction
+from holdfast.values import BranchReason, Head, Message, MessageRef, Text
 
-_PAGE: Final = 500
-_STEPS_BACK: Final = frozenset({"undo", "rewind", "clear"})
-Decide: TypeAlias = Callable[[Transaction, HeadRow], Start | None]
+_PAGE_MESSAGES: Final = 500
+_REDOABLE_REASONS: Final = frozenset({"undo", "rewind", "clear"})
+ChooseStart: TypeAlias = Callable[[Transaction, HeadRow], BranchStart | None]
 
 
-def rewind(session: int, to: Place, *, token: str, expect: Head | None) -> Verb[Head]:
+def rewind(session: int, to: MessageRef, *, token: str, expect: Head | None) -> Operation[Head]:
     """Move the head to a position, which may be on an abandoned branch."""
-    target = check_place(to, "to")
+    target = check_position(to, "to")
     if target is None:
         raise BadQuery("to: expected a seq, a message's id or a head")
 
-    def decide(tx: Transaction, head: HeadRow) -> Start | None:
-        position = locate(tx, head, target)
-        if position.seq == head.seq and _is_on(tx, head, position):
+    def decide(tx: Transaction, head: HeadRow) -> BranchStart | None:
+        position = resolve_position(tx, head, target)
+        if position.seq == head.seq and _is_in_history(tx, head, position):
             return None
         return start_at(tx, head, position, "rewind", token)
 
     return _move(session, decide, token, expect)
 
 
-def undo(session: int, turns: int, *, token: str, expect: Head | None) -> Verb[Head]:
+def undo(session: int, turns: int, *, token: str, expect: Head | None) -> Operation[Head]:
     """Move the head to before the last `turns` turns."""
     turns = validation.check_number(turns, "n", lowest=1)
 
-    def decide(tx: Transaction, head: HeadRow) -> Start | None:
-        position = Spot(head.branch, back_by_turns(tx, head, turns), head.seq)
+    def decide(tx: Transaction, head: HeadRow) -> BranchStart | None:
+        position = Position(head.branch, seq_before_turns(tx, head, turns), head.seq)
         return start_at(tx, head, position, "undo", token)
 
     return _move(session, decide, token, expect)
 
 
-def redo(session: int, *, token: str, expect: Head | None) -> Verb[Head]:
+def redo(session: int, *, token: str, expect: Head | None) -> Operation[Head]:
     """Move the head to where it was before the last undo, rewind or clear."""
 
-    def decide(tx: Transaction, head: HeadRow) -> Start | None:
+    def decide(tx: Transaction, head: HeadRow) -> BranchStart | None:
         numbers = range(head.branch_no, 0, -1)
         newest_first = (tx.branch(session, number) for number in numbers)
         target = redo_target(branch for branch in newest_first if branch is not None)
         if target is None:
             raise BadQuery("redo: there is nothing to redo, or something was appended since")
-        position = Spot(target.n, target.last_seq, target.last_seq)
+        position = Position(target.n, target.last_seq, target.last_seq)
         return start_at(tx, head, position, "redo", token)
 
     return _move(session, decide, token, expect)
 
 
-def clear(session: int, *, token: str, expect: Head | None) -> Verb[Head]:
+def clear(session: int, *, token: str, expect: Head | None) -> Operation[Head]:
     """Move the head to an empty history."""
 
-    def decide(_: Transaction, head: HeadRow) -> Start | None:
-        return Start(reason="clear", token=token) if head.seq else None
+    def decide(_: Transaction, head: HeadRow) -> BranchStart | None:
+        return BranchStart(reason="clear", token=token) if head.seq else None
 
     return _move(session, decide, token, expect)
 
 
-def _move(session: int, decide: Decide, token: str, expect: Head | None) -> Verb[Head]:
+def _move(session: int, decide: ChooseStart, token: str, expect: Head | None) -> Operation[Head]:
     def run(tx: Transaction) -> Head:
         head = find_head(tx, session)  # First: it waits for an earlier attempt.
         done = tx.branch_by_token(session, token)
         if done is not None:
             return Head(done.number, done.fork_seq)
-        head = _movable(tx, head, expect)
+        head = _check_movable(tx, head, expect)
         start = decide(tx, head)
-        return head_of(head if start is None else _leave(tx, head, start))
+        return to_head(head if start is None else _open_branch(tx, head, start))
 
     return run
 
 
-def _movable(tx: Transaction, head: HeadRow, expect: Head | None) -> HeadRow:
+def _check_movable(tx: Transaction, head: HeadRow, expect: Head | None) -> HeadRow:
     """Compare the head with `expect`, recover or refuse an open turn, and return the head."""
-    compare(expect, head_of(head))
-    return free_head(tx, head)
+    check_expected_head(expect, to_head(head))
+    return require_free_head(tx, head)
 
 
-def _leave(tx: Transaction, head: HeadRow, start: Start) -> HeadRow:
+def _open_branch(tx: Transaction, head: HeadRow, start: BranchStart) -> HeadRow:
     """End the current branch, open a new one at `start` and return the moved head."""
     now = tx.now()
     shown = preview_at(tx, head, start)
@@ -135,21 +135,23 @@ def _leave(tx: Transaction, head: HeadRow, start: Start) -> HeadRow:
         seq=start.fork_seq,
         updated_at=now,
     )
-    moved = show_preview(moved, shown)
+    moved = with_preview(moved, shown)
     tx.put_head(moved)
     return moved
 
 
-def _is_on(tx: Transaction, head: HeadRow, position: Spot) -> bool:
+def _is_in_history(tx: Transaction, head: HeadRow, position: Position) -> bool:
     """True if a position is in the current history."""
     there, here = tx.path(position.branch, position.seq), tx.path(head.branch, position.seq)
-    return position.seq <= head.seq and holder(there, position.seq) == holder(here, position.seq)
+    return position.seq <= head.seq and branch_at(there, position.seq) == branch_at(
+        here, position.seq
+    )
 
 
 # ---------------------------------------------------------------------------------------- redo
 
 
-class Step(Protocol):
+class BranchStep(Protocol):
     """The part of a branch that `redo_target` reads."""
 
     @property
@@ -168,7 +170,7 @@ class Step(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Step)
+S = TypeVar("S", bound=BranchStep)
 
 
 def redo_target(newest_first: Iterable[S]) -> S | None:
@@ -179,7 +181,7 @@ def redo_target(newest_first: Iterable[S]) -> S | None:
             return None
         if branch.reason == "redo":
             redone += 1
-        elif branch.reason not in _STEPS_BACK:
+        elif branch.reason not in _REDOABLE_REASONS:
             return None
         elif not redone:
             return before
@@ -192,8 +194,8 @@ def redo_target(newest_first: Iterable[S]) -> S | None:
 
 
 def replace(
-    session: int, batch: Sequence[Encoded], *, token: str, expect: Head | None
-) -> Verb[Head]:
+    session: int, batch: Sequence[EncodedMessage], *, token: str, expect: Head | None
+) -> Operation[Head]:
     """Make these messages the history. A prefix that it has already is shared, not stored again.
 
     If the history only grows, it does so on its branch. Then there is no new branch with the token,
@@ -206,41 +208,47 @@ def replace(
         done = tx.branch_by_token(session, token)
         if done is not None:
             return Head(done.number, len(items))
-        if expect is not None and _has_grown(tx, head, items, expect):
+        if expect is not None and _is_appended(tx, head, items, expect):
             return Head(head.branch_no, len(items))
-        head = _movable(tx, head, expect)
-        refuse_waiting(tx, head, items)
-        same = _shared(tx, head, items)
+        head = _check_movable(tx, head, expect)
+        refuse_queued_conflict(tx, head, items)
+        same = _shared_prefix_length(tx, head, items)
         if same < head.seq:
-            position = Spot(head.branch, same, head.seq)
+            position = Position(head.branch, same, head.seq)
             start = start_at(tx, head, position, "replace", token)
-            return _fill(tx, head, start, items[start.fork_seq :])
+            return _open_branch_with(tx, head, start, items[start.fork_seq :])
         if same < len(items):
-            return head_of(place(tx, head, items[same:], again=_known(tx, head, items[same:])))
-        return head_of(head)
+            return to_head(
+                insert_messages(
+                    tx, head, items[same:], stored_turns=_stored_turns(tx, head, items[same:])
+                )
+            )
+        return to_head(head)
 
     return run
 
 
-def _has_grown(tx: Transaction, head: HeadRow, items: Sequence[Encoded], seen: Head) -> bool:
+def _is_appended(
+    tx: Transaction, head: HeadRow, items: Sequence[EncodedMessage], seen: Head
+) -> bool:
     """True if the history has all these messages now, and had not when its head was `seen`."""
     if not isinstance(seen, Head) or seen.branch != head.branch_no or len(items) <= seen.seq:
         return False
-    return _shared(tx, head, items) == len(items)
+    return _shared_prefix_length(tx, head, items) == len(items)
 
 
-def _shared(tx: Transaction, head: HeadRow, items: Sequence[Encoded]) -> int:
+def _shared_prefix_length(tx: Transaction, head: HeadRow, items: Sequence[EncodedMessage]) -> int:
     """Return how many of these messages the history begins with."""
     same, path = 0, tx.path(head.branch)
     while same < min(len(items), head.seq):
-        last = min(same + _PAGE, len(items), head.seq)
+        last = min(same + _PAGE_MESSAGES, len(items), head.seq)
         for _, rows in tx.messages(ranges(path, same + 1, last)):
             for row in rows:
                 item = items[same]
                 if row.seq != same + 1 or row.id != item.id:
                     return same
                 # The caller passed back a damaged message: its body never equals the stored one.
-                if item.message.status != "damaged" and not codec.same_body(row.body, item.body):
+                if item.message.status != "damaged" and not codec.is_same_body(row.body, item.body):
                     return same
                 same += 1
         if same < last:
@@ -248,18 +256,25 @@ def _shared(tx: Transaction, head: HeadRow, items: Sequence[Encoded]) -> int:
     return same
 
 
-def _fill(tx: Transaction, head: HeadRow, start: Start, rest: Sequence[Encoded]) -> Head:
+def _open_branch_with(
+    tx: Transaction, head: HeadRow, start: BranchStart, rest: Sequence[EncodedMessage]
+) -> Head:
     """Open a branch and insert messages, some of which other branches may have."""
-    again = _known(tx, head, rest)
-    moved = _leave(tx, head, start)
-    return head_of(place(tx, moved, rest, again=again) if rest else moved)
+    again = _stored_turns(tx, head, rest)
+    moved = _open_branch(tx, head, start)
+    return to_head(insert_messages(tx, moved, rest, stored_turns=again) if rest else moved)
 
 
-def _known(tx: Transaction, head: HeadRow, batch: Sequence[Encoded]) -> dict[str, int | None]:
+def _stored_turns(
+    tx: Transaction, head: HeadRow, batch: Sequence[EncodedMessage]
+) -> dict[str, int | None]:
     """Return the ids that the session stored or inherited, each with its turn if it has one."""
     names = [item.id for item in batch]
     inherited = dict.fromkeys(tx.stored(head.branch, names))
-    return {**inherited, **{row.id: row.turn for _, row in tx.placed(head.session, names)}}
+    return {
+        **inherited,
+        **{row.id: row.turn for _, row in tx.stored_in_session(head.session, names)},
+    }
 
 
 # ------------------------------------------------------------------------------------ summarize
@@ -268,32 +283,32 @@ def _known(tx: Transaction, head: HeadRow, batch: Sequence[Encoded]) -> dict[str
 def summarize(
     session: int,
     text: str,
-    upto: Place | None,
+    upto: MessageRef | None,
     *,
     message_id: str,
     now: datetime,
     expect: Head | None,
-) -> Verb[Head]:
+) -> Operation[Head]:
     """Append a summary that covers the history up to a message; later messages stay in view."""
     if not validation.check_text(text, "text").strip():
         raise BadMessage("text: a summary must not be empty")
-    last = check_place(upto, "upto")
+    last = check_position(upto, "upto")
 
     def run(tx: Transaction) -> Head:
         head = find_head(tx, session)
         stored = tx.stored(head.branch, [message_id])
         if message_id in stored:
             return Head(head.branch_no, stored[message_id][1].seq)
-        compare(expect, head_of(head))
-        position = locate(tx, head, last)
-        if not _is_on(tx, head, position):
+        check_expected_head(expect, to_head(head))
+        position = resolve_position(tx, head, last)
+        if not _is_in_history(tx, head, position):
             raise MessageNotFound("upto: that message is not in the current history")
-        last_covered = Spot(head.branch, position.seq, head.seq)
-        covered = whole(tx, last_covered, awaited_calls(tx, head))
+        last_covered = Position(head.branch, position.seq, head.seq)
+        covered = safe_cut(tx, last_covered, awaited_calls(tx, head))
         if not covered:
             raise BadQuery("upto: there are no messages before it for a summary to cover")
         (newest,) = read_span(tx, tx.path(head.branch, covered), (covered, covered))
         summary = Message(id=message_id, role="summary", parts=(Text(text),), covers=newest.id)
-        return head_of(place(tx, head, [codec.encode(summary, now, known=True)]))
+        return to_head(insert_messages(tx, head, [codec.encode(summary, now, known=True)]))
 
     return run

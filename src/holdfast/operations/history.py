@@ -13,7 +13,7 @@ from holdfast.storage.ancestry import Path, ranges
 from holdfast.storage.protocol import HeadRow, MessageRow, Snapshot
 from holdfast.values import Damage, Message, Raw
 
-Report = Callable[[Damage], None]
+DamageCallback = Callable[[Damage], None]
 _NO_TOOLS: Final = Message(role="user")
 
 
@@ -23,7 +23,7 @@ def read_span(
     span: tuple[int, int],
     *,
     last: bool = False,
-    report: Report | None = None,
+    report: DamageCallback | None = None,
     strict: bool = False,
 ) -> list[Message]:
     """Read the messages of `span`; raise `Damaged` if one is missing.
@@ -61,16 +61,16 @@ def _rows(
     for owner, rows in snapshot.messages(ranges(path, low, high + 1 if last else high)):
         for row in rows:
             if row.seq > high:
-                raise _unsound(f"session {owner} has messages beyond its head")
+                raise _damaged_history(f"session {owner} has messages beyond its head")
             if row.seq != expected:
-                raise _unsound(f"session {owner}: message {expected} is missing")
+                raise _damaged_history(f"session {owner}: message {expected} is missing")
             expected += 1
             yield owner, row
     if expected <= high:
-        raise _unsound(f"messages {expected} to {high} of this session are missing")
+        raise _damaged_history(f"messages {expected} to {high} of this session are missing")
 
 
-def _unsound(what: str) -> Damaged:
+def _damaged_history(what: str) -> Damaged:
     return Damaged(
         f"{what}; nothing was changed. Run store.verify(), and store.salvage(to) to keep what can "
         "be read."
@@ -81,7 +81,7 @@ def read_row(
     snapshot: Snapshot,
     owner: str,
     row: MessageRow,
-    report: Report | None = None,
+    report: DamageCallback | None = None,
     *,
     strict: bool = False,
 ) -> Message:
@@ -96,10 +96,10 @@ def read_row(
             raise
         if report is not None:
             report(Damage(what=str(error), session_id=owner, seq=row.seq))
-        return _damaged(row, turn)
+        return _damaged_message(row, turn)
 
 
-def _damaged(row: MessageRow, turn: str | None) -> Message:
+def _damaged_message(row: MessageRow, turn: str | None) -> Message:
     """Return a placeholder for a message that cannot be read, with its stored bytes as text."""
     return Message(
         id=row.id,
@@ -112,7 +112,7 @@ def _damaged(row: MessageRow, turn: str | None) -> Message:
     )
 
 
-def covered_by(snapshot: Snapshot, head: HeadRow, summary: Message) -> int:
+def last_covered_seq(snapshot: Snapshot, head: HeadRow, summary: Message) -> int:
     """Return the last seq that a summary covers."""
     if summary.covers is None:
         return (summary.seq or 1) - 1
@@ -120,7 +120,7 @@ def covered_by(snapshot: Snapshot, head: HeadRow, summary: Message) -> int:
     return (summary.seq or 1) - 1 if found is None else found[1].seq
 
 
-def newest_summary(snapshot: Snapshot, head: HeadRow, report: Report) -> Message | None:
+def newest_summary(snapshot: Snapshot, head: HeadRow, report: DamageCallback) -> Message | None:
     """Return the newest summary of a history that is readable and not erased."""
     path, last = snapshot.path(head.branch), head.seq
     while (seq := snapshot.newest_summary(path, last)) is not None:

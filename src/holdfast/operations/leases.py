@@ -20,7 +20,7 @@ def may_take_over(*, alive: bool | None, lease_until: int, now: int) -> bool:
     return alive is False or now >= lease_until
 
 
-def settled(outcome: ToolOutcome) -> ToolOutcome:
+def final_outcome(outcome: ToolOutcome) -> ToolOutcome:
     """Return the outcome of a call once its turn is over."""
     if outcome == "running":
         return "unknown"

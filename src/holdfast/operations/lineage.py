@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from holdfast.clock import to_datetime
 from holdfast.errors import BadQuery, SessionNotFound
-from holdfast.operations.history import Report, read_span
-from holdfast.storage.ancestry import interval, shared
-from holdfast.storage.protocol import BranchRow, Foreseen, Foresight, Query, SessionRow, Snapshot
+from holdfast.operations.history import DamageCallback, read_span
+from holdfast.storage.ancestry import seq_range, shared_length
+from holdfast.storage.protocol import BranchRow, Prefetch, Prefetched, Query, SessionRow, Snapshot
 from holdfast.values import BranchChanged, BranchInfo, Head, Link, LinkState, Message
 
 
@@ -16,7 +16,7 @@ def branches(session: int) -> Query[list[BranchInfo]]:
     """Return a session's branches by number: their starts and ends, when and why each was left."""
 
     def run(snapshot: Snapshot) -> list[BranchInfo]:
-        _refuse_missing(snapshot, session)
+        _require_session(snapshot, session)
         rows = snapshot.branches(session)
         known = {row.n: row for row in rows}
         later: list[BranchRow | None] = [*rows[1:], None]
@@ -54,13 +54,13 @@ def lineage(session: int) -> Query[list[Link]]:
     """Return the session's ancestors, the oldest first, and the session itself."""
 
     def run(snapshot: Snapshot) -> list[Link]:
-        return list(_upwards(snapshot, session))[::-1]
+        return list(_ancestors(snapshot, session))[::-1]
 
     return run
 
 
-def _upwards(snapshot: Snapshot, session: int) -> Iterator[Link]:
-    row: SessionRow | None = _refuse_missing(snapshot, session)
+def _ancestors(snapshot: Snapshot, session: int) -> Iterator[Link]:
+    row: SessionRow | None = _require_session(snapshot, session)
     seen: set[str] = set()
     while row is not None:
         yield _link(snapshot, row)
@@ -68,16 +68,16 @@ def _upwards(snapshot: Snapshot, session: int) -> Iterator[Link]:
         parent = row.parent
         if parent is None or parent in seen:
             return
-        row = snapshot.relative(parent)
+        row = snapshot.session_or_stub(parent)
         if row is None:
-            yield _gone(parent)
+            yield _purged_link(parent)
 
 
 def children(session: int) -> Query[list[Link]]:
     """Return the direct children of a session, oldest first."""
 
     def run(snapshot: Snapshot) -> list[Link]:
-        row = _refuse_missing(snapshot, session)
+        row = _require_session(snapshot, session)
         return [_link(snapshot, child) for child in snapshot.children(row.id)]
 
     return run
@@ -102,7 +102,7 @@ def _link_state(row: SessionRow) -> LinkState:
     return "live" if row.trashed_at is None else "trashed"
 
 
-def _gone(session_id: str) -> Link:
+def _purged_link(session_id: str) -> Link:
     """Return a link to a purged session whose id is known only from its children."""
     return Link(
         session_id=session_id,
@@ -115,7 +115,7 @@ def _gone(session_id: str) -> Link:
     )
 
 
-def _refuse_missing(snapshot: Snapshot, session: int) -> SessionRow:
+def _require_session(snapshot: Snapshot, session: int) -> SessionRow:
     row = snapshot.session(session)
     if row is None:
         raise SessionNotFound("this session is no longer in the store.")
@@ -125,8 +125,8 @@ def _refuse_missing(snapshot: Snapshot, session: int) -> SessionRow:
 # ------------------------------------------------------------------------------------ following
 
 
-def news(
-    session: int, seen: Head, limit: int, report: Report
+def updates_after(
+    session: int, seen: Head, limit: int, report: DamageCallback
 ) -> Query[list[Message | BranchChanged]]:
     """Return what comes after `seen`: the rest of its branch, then the change to the next branch.
 
@@ -134,11 +134,11 @@ def news(
     """
 
     def run(snapshot: Snapshot) -> list[Message | BranchChanged]:
-        _refuse_missing(snapshot, session)
+        _require_session(snapshot, session)
         branch = snapshot.branch(session, seen.branch)
         if branch is None:
             raise BadQuery(f"after: this session has no branch {seen.branch}")
-        span = interval(branch.last_seq, limit=limit, before=None, after=seen.seq)
+        span = seq_range(branch.last_seq, limit=limit, before=None, after=seen.seq)
         path = snapshot.path(branch.n, span[0])
         read = read_span(snapshot, path, span, last=span[1] == branch.last_seq, report=report)
         if read:
@@ -147,7 +147,7 @@ def news(
         if following is None:
             return []
         left, taken = snapshot.path(branch.n), snapshot.path(following.n)
-        kept = shared(left, taken, min(seen.seq, following.fork_seq))
+        kept = shared_length(left, taken, min(seen.seq, following.fork_seq))
         return [BranchChanged(Head(following.number, kept), kept, following.reason)]
 
-    return Foreseen(run, Foresight(session))
+    return Prefetched(run, Prefetch(session))

@@ -25,69 +25,71 @@ import msgspec
 from holdfast import validation
 from holdfast.clock import EPOCH, to_datetime
 from holdfast.errors import BadQuery, Damaged
-from holdfast.operations.history import Report
+from holdfast.operations.history import DamageCallback
 from holdfast.operations.queries import describe, read_messages
 from holdfast.storage.protocol import (
     HeadRow,
-    Listed,
-    Listing,
+    ListedSession,
     Query,
+    SessionFilter,
     SessionRow,
     Snapshot,
-    Unreadable,
+    UnreadableSession,
 )
 from holdfast.values import Damage, Order, Relation, SessionInfo, SessionState, Usage
 
 _CURSOR: Final = re.compile(r"([pu]?)([0-9]*)", re.ASCII)
-_MOST_AT_ONCE: Final = 1000
-_TRIED_AT_ONCE: Final = 20
+_MAX_BATCH_SESSIONS: Final = 1000
+_LATEST_BATCH_SESSIONS: Final = 20
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a page: filters, order, size and where to continue."""
 
-    listing: Listing
+    listing: SessionFilter
     state: SessionState | None = None
     order: Order = "activity"
     limit: int = 50
     cursor: str | None = None
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _PageStart(msgspec.Struct, frozen=True):
     """Where a page begins: in which section (`None`: all in one), and below which activity."""
 
     pinned: bool | None
     before: int | None
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _PageEntry(msgspec.Struct, frozen=True):
     """A session of a page, and where the next page begins if this one ends with it."""
 
     info: SessionInfo
-    place: _Place
+    next_page: _PageStart
 
 
-def check_asked(request: Asked) -> Asked:
+def check_page_request(request: PageRequest) -> PageRequest:
     """Return a validated request; raise `BadQuery` if a field is invalid."""
     validation.check_filter(request.state, "state")
     if request.state is not None and request.state not in get_args(SessionState):
         raise BadQuery(f"state: expected one of {', '.join(get_args(SessionState))}")
     if request.order not in get_args(Order):
         raise BadQuery(f"order: expected one of {', '.join(get_args(Order))}")
-    _start(request)
+    _page_start(request)
     limit = validation.check_number(request.limit, "limit", lowest=1)
     return msgspec.structs.replace(request, limit=limit)
 
 
-def page(request: Asked, report: Report) -> Query[tuple[tuple[SessionInfo, ...], str | None]]:
+def page(
+    request: PageRequest, report: DamageCallback
+) -> Query[tuple[tuple[SessionInfo, ...], str | None]]:
     """Return a page of sessions, and the cursor of the next page if there is one."""
-    request = check_asked(request)
+    request = check_page_request(request)
 
     def run(snapshot: Snapshot) -> tuple[tuple[SessionInfo, ...], str | None]:
-        found: list[_Found] = []
-        for item in _walk(snapshot, request, report):
+        found: list[_PageEntry] = []
+        for item in _iter_entries(snapshot, request, report):
             if len(found) == request.limit:
-                return tuple(one.info for one in found), _cursor(found[-1].place)
+                return tuple(one.info for one in found), _cursor(found[-1].next_page)
             found.append(item)
         return tuple(one.info for one in found), None
 
@@ -97,24 +99,24 @@ def page(request: Asked, report: Report) -> Query[tuple[tuple[SessionInfo, ...],
 # ------------------------------------------------------------------------------------- cursors
 
 
-def _start(request: Asked) -> _Place:
+def _page_start(request: PageRequest) -> _PageStart:
     """Return where the page begins; raise `BadQuery` for a cursor of another order."""
     sections = _sections(request)
     if request.cursor is None:
-        return _Place(sections[0], None)
+        return _PageStart(sections[0], None)
     match = _CURSOR.fullmatch(request.cursor) if isinstance(request.cursor, str) else None
     section = {"p": True, "u": False, "": None}[match[1]] if match else None
     if match is None or section not in sections or not (match[2] or match[1] == "u"):
         raise BadQuery("cursor: invalid for this list; pass the cursor of its last page unchanged")
     before = validation.check_number(int(match[2][:20]), "cursor") if match[2] else None
-    return _Place(section, before)
+    return _PageStart(section, before)
 
 
-def _sections(request: Asked) -> tuple[bool | None, ...]:
+def _sections(request: PageRequest) -> tuple[bool | None, ...]:
     return (None,) if request.order == "activity" else (True, False)
 
 
-def _cursor(start: _Place) -> str:
+def _cursor(start: _PageStart) -> str:
     section = {True: "p", False: "u", None: ""}[start.pinned]
     return f"{section}{start.before}"
 
@@ -122,19 +124,21 @@ def _cursor(start: _Place) -> str:
 # --------------------------------------------------------------------------------------- walking
 
 
-def _walk(snapshot: Snapshot, request: Asked, report: Report) -> Iterator[_Found]:
+def _iter_entries(
+    snapshot: Snapshot, request: PageRequest, report: DamageCallback
+) -> Iterator[_PageEntry]:
     """Yield the sessions of the list from the cursor on, in order."""
-    start = _start(request)
+    start = _page_start(request)
     sections = _sections(request)
     for section in sections[sections.index(start.pinned) :]:
         before = start.before if section == start.pinned else None
-        listing = _narrowed(request, section)
+        listing = _section_listing(request, section)
         if listing is not None:
-            for info, activity in _judged(snapshot, listing, before, request, report):
-                yield _Found(info, _Place(section, activity))
+            for info, activity in _iter_sessions(snapshot, listing, before, request, report):
+                yield _PageEntry(info, _PageStart(section, activity))
 
 
-def _narrowed(request: Asked, section: bool | None) -> Listing | None:  # noqa: FBT001
+def _section_listing(request: PageRequest, section: bool | None) -> SessionFilter | None:  # noqa: FBT001
     """Return the filters for a section; `None` if the request excludes the section."""
     listing = request.listing
     if section is not None:
@@ -146,26 +150,32 @@ def _narrowed(request: Asked, section: bool | None) -> Listing | None:  # noqa: 
     return msgspec.structs.replace(listing, busy=request.state != "done")
 
 
-def _judged(
-    snapshot: Snapshot, listing: Listing, before: int | None, request: Asked, report: Report
+def _iter_sessions(
+    snapshot: Snapshot,
+    listing: SessionFilter,
+    before: int | None,
+    request: PageRequest,
+    report: DamageCallback,
 ) -> Iterator[tuple[SessionInfo, int]]:
     """Yield each session in the requested state with its activity; read in batches."""
-    size = min(request.limit + 1, _MOST_AT_ONCE)  # One more shows if another page follows.
+    size = min(request.limit + 1, _MAX_BATCH_SESSIONS)  # One more shows if another page follows.
     while True:
         found = snapshot.list_sessions(listing, before=before, limit=size)
         forks = _forks(snapshot, found, report)
         for item in found:
-            info = _described(snapshot, item, forks, report)
+            info = _describe_or_damaged(snapshot, item, forks, report)
             before = _activity(item)
             if request.state in {None, info.state}:
                 yield info, before
         if len(found) < size:
             return
-        size = _MOST_AT_ONCE
+        size = _MAX_BATCH_SESSIONS
 
 
-def _forks(snapshot: Snapshot, found: list[Listed], report: Report) -> dict[str, int]:
-    ids = [item[0].id for item in found if not isinstance(item, Unreadable)]
+def _forks(
+    snapshot: Snapshot, found: list[ListedSession], report: DamageCallback
+) -> dict[str, int]:
+    ids = [item[0].id for item in found if not isinstance(item, UnreadableSession)]
     try:
         return snapshot.forks(ids)
     except Damaged as error:
@@ -173,28 +183,28 @@ def _forks(snapshot: Snapshot, found: list[Listed], report: Report) -> dict[str,
         return {}
 
 
-def _described(
-    snapshot: Snapshot, item: Listed, forks: dict[str, int], report: Report
+def _describe_or_damaged(
+    snapshot: Snapshot, item: ListedSession, forks: dict[str, int], report: DamageCallback
 ) -> SessionInfo:
-    if isinstance(item, Unreadable):
+    if isinstance(item, UnreadableSession):
         report(Damage(what=item.why, session_id=item.id))
-        return _damaged(item.id, item.row, item.head)
+        return _describe_damaged(item.id, item.row, item.head)
     row, head = item
     try:
         return describe(snapshot, row, head, forks=forks.get(row.id, 0))
     except Damaged as error:
         report(Damage(what=str(error), session_id=row.id))
-        return _damaged(row.id, row, head)
+        return _describe_damaged(row.id, row, head)
 
 
-def _activity(item: Listed) -> int:
-    return item.activity if isinstance(item, Unreadable) else item[1].activity
+def _activity(item: ListedSession) -> int:
+    return item.activity if isinstance(item, UnreadableSession) else item[1].activity
 
 
 # --------------------------------------------------------------------------------------- damage
 
 
-def _damaged(id: str | None, row: SessionRow | None, head: HeadRow | None) -> SessionInfo:
+def _describe_damaged(id: str | None, row: SessionRow | None, head: HeadRow | None) -> SessionInfo:
     """Describe a damaged session: each value of its rows that has the right type, unverified."""
     relation = getattr(row, "relation", None)
     title_by = getattr(row, "title_by", None)
@@ -249,18 +259,18 @@ def _time(row: SessionRow | HeadRow | None, field: str) -> datetime:
 # --------------------------------------------------------------------------------------- latest
 
 
-def latest(listing: Listing, report: Report) -> Query[SessionRow | None]:
+def latest(listing: SessionFilter, report: DamageCallback) -> Query[SessionRow | None]:
     """Return the newest readable session; damaged ones are reported and skipped."""
 
     def run(snapshot: Snapshot) -> SessionRow | None:
         before: int | None = None
         while True:
-            found = snapshot.list_sessions(listing, before=before, limit=_TRIED_AT_ONCE)
+            found = snapshot.list_sessions(listing, before=before, limit=_LATEST_BATCH_SESSIONS)
             for item in found:
                 before = _activity(item)
-                if isinstance(item, Unreadable):
+                if isinstance(item, UnreadableSession):
                     report(Damage(what=item.why, session_id=item.id))
-                elif (damage := _damage(snapshot, *item)) is not None:
+                elif (damage := _find_damage(snapshot, *item)) is not None:
                     report(damage)
                 else:
                     return item[0]
@@ -270,7 +280,7 @@ def latest(listing: Listing, report: Report) -> Query[SessionRow | None]:
     return run
 
 
-def _damage(snapshot: Snapshot, row: SessionRow, head: HeadRow) -> Damage | None:
+def _find_damage(snapshot: Snapshot, row: SessionRow, head: HeadRow) -> Damage | None:
     """Return the damage of a session, if its description or newest message cannot be read."""
     try:
         describe(snapshot, row, head, forks=0)

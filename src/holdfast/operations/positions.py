@@ -21,21 +21,21 @@ from holdfast.errors import BadQuery, MessageNotFound
 from holdfast.ids import split_turn_id
 from holdfast.operations.append import preview_of
 from holdfast.operations.history import read_span, read_tools
-from holdfast.storage.ancestry import holder
-from holdfast.storage.protocol import HeadRow, Snapshot, Start
-from holdfast.titles import USER, Preview, preview
-from holdfast.values import BranchReason, Head, Message, Place
+from holdfast.storage.ancestry import branch_at
+from holdfast.storage.protocol import BranchStart, HeadRow, Snapshot
+from holdfast.titles import RANK_USER, Preview, update_preview
+from holdfast.values import BranchReason, Head, Message, MessageRef
 
-_LOOK_BACK: Final = 64
-_LOOK_BACK_AT_MOST: Final = 10_000
-_LOOK_AHEAD: Final = 256
-_LOOK_AHEAD_AT_MOST: Final = 2_000
-_NOBODY_ASKED: Final = 1_000
-_PAGE: Final = 100
-_FIRST_PAGE: Final = 8
+_LOOKBACK_MESSAGES: Final = 64
+_MAX_LOOKBACK_MESSAGES: Final = 10_000
+_LOOKAHEAD_MESSAGES: Final = 256
+_MAX_LOOKAHEAD_MESSAGES: Final = 2_000
+_MAX_REPLY_MESSAGES: Final = 1_000
+_MAX_PAGE_MESSAGES: Final = 100
+_FIRST_PAGE_MESSAGES: Final = 8
 
 
-class Spot(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True):
     """A position: `seq` in the history of a branch, which goes on to `end`."""
 
     branch: int
@@ -43,7 +43,7 @@ class Spot(msgspec.Struct, frozen=True):
     end: int
 
 
-def check_place(target: Place | None, field: str) -> Place | None:
+def check_position(target: MessageRef | None, field: str) -> MessageRef | None:
     """Validate and return a position; numbers too large for any store are clamped."""
     if isinstance(target, Head):
         branch = validation.check_number(target.branch, field)
@@ -53,49 +53,53 @@ def check_place(target: Place | None, field: str) -> Place | None:
     return None if target is None else validation.check_number(target, field)
 
 
-def locate(snapshot: Snapshot, head: HeadRow, target: Place | None) -> Spot:
+def resolve_position(snapshot: Snapshot, head: HeadRow, target: MessageRef | None) -> Position:
     """Return the position that is named; the end of the current history if none is."""
     if target is None:
-        return Spot(head.branch, head.seq, head.seq)
+        return Position(head.branch, head.seq, head.seq)
     if isinstance(target, Head):
         return _by_head(snapshot, head, target)
     if isinstance(target, str):
         return _by_id(snapshot, head, target)
     if target > head.seq:
         raise MessageNotFound(f"this history ends at {head.seq}; there is no message {target}.")
-    return Spot(head.branch, target, head.seq)
+    return Position(head.branch, target, head.seq)
 
 
-def _by_head(snapshot: Snapshot, head: HeadRow, target: Head) -> Spot:
+def _by_head(snapshot: Snapshot, head: HeadRow, target: Head) -> Position:
     branch = snapshot.branch(head.session, target.branch)
     if branch is None or target.seq > branch.last_seq:
         raise MessageNotFound(
             f"this session has no message {target.seq} on branch {target.branch}; "
             "session.branches() lists all branches."
         )
-    return Spot(branch.n, target.seq, branch.last_seq)
+    return Position(branch.n, target.seq, branch.last_seq)
 
 
-def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Spot:
+def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Position:
     """Search the current history first, then the other branches, newest first."""
     found = snapshot.stored(head.branch, [message_id])
     if message_id in found:
-        return Spot(head.branch, found[message_id][1].seq, head.seq)
+        return Position(head.branch, found[message_id][1].seq, head.seq)
     for branch in reversed(snapshot.branches(head.session)):
         found = snapshot.stored(branch.n, [message_id])
         if message_id in found:
-            return Spot(branch.n, found[message_id][1].seq, branch.last_seq)
+            return Position(branch.n, found[message_id][1].seq, branch.last_seq)
     raise MessageNotFound(f"no branch of this session has a message {message_id!r}.")
 
 
 def start_at(
-    snapshot: Snapshot, head: HeadRow, position: Spot, reason: BranchReason, token: str
-) -> Start:
+    snapshot: Snapshot, head: HeadRow, position: Position, reason: BranchReason, token: str
+) -> BranchStart:
     """Return the start of a new branch that leaves a history at this position or just before."""
-    seq = whole(snapshot, position, awaited_calls(snapshot, head))
+    seq = safe_cut(snapshot, position, awaited_calls(snapshot, head))
     path = snapshot.path(position.branch, seq)
-    return Start(
-        parent=holder(path, seq), fork_seq=seq, asked_seq=position.seq, reason=reason, token=token
+    return BranchStart(
+        parent=branch_at(path, seq),
+        fork_seq=seq,
+        asked_seq=position.seq,
+        reason=reason,
+        token=token,
     )
 
 
@@ -107,24 +111,26 @@ def awaited_calls(snapshot: Snapshot, head: HeadRow) -> set[str]:
     return {row.call_id for row in ledger if row.outcome in {"called", "running"}}
 
 
-def whole(snapshot: Snapshot, position: Spot, awaited: Collection[str] = ()) -> int:
+def safe_cut(snapshot: Snapshot, position: Position, awaited: Collection[str] = ()) -> int:
     """Return the last seq, at this position or before it, that separates no call and result."""
     seq = position.seq
     while seq and (seq < position.end or awaited):
-        after = _tools(snapshot, position.branch, seq + 1, min(position.end, seq + _LOOK_AHEAD))
-        before = _exchange(snapshot, position.branch, seq, after, awaited)
-        if open_calls([*before, *after]):
+        after = _read_tools_between(
+            snapshot, position.branch, seq + 1, min(position.end, seq + _LOOKAHEAD_MESSAGES)
+        )
+        before = _read_back(snapshot, position.branch, seq, after, awaited)
+        if unanswered_calls([*before, *after]):
             # Most results follow at once, some late, some never: read further only if needed.
-            last = min(position.end, seq + _LOOK_AHEAD_AT_MOST)
-            after += _tools(snapshot, position.branch, seq + len(after) + 1, last)
-        kept = whole_length(before, after, awaited)
+            last = min(position.end, seq + _MAX_LOOKAHEAD_MESSAGES)
+            after += _read_tools_between(snapshot, position.branch, seq + len(after) + 1, last)
+        kept = safe_cut_length(before, after, awaited)
         if kept == len(before):
             return seq
         seq -= len(before) - kept
     return seq
 
 
-def _exchange(
+def _read_back(
     snapshot: Snapshot,
     branch: int,
     seq: int,
@@ -134,22 +140,24 @@ def _exchange(
     """Read back from `seq`, further while there are results whose calls were not read yet."""
     found: list[Message] = []
     low = seq + 1
-    while low > 1 and len(found) < _LOOK_BACK_AT_MOST:
-        if len(found) >= _LOOK_BACK and not answered_calls([*found, *after], awaited):
+    while low > 1 and len(found) < _MAX_LOOKBACK_MESSAGES:
+        if len(found) >= _LOOKBACK_MESSAGES and not earlier_calls_answered(
+            [*found, *after], awaited
+        ):
             break
-        high, low = low - 1, max(1, low - _LOOK_BACK)
-        found = _tools(snapshot, branch, low, high) + found
+        high, low = low - 1, max(1, low - _LOOKBACK_MESSAGES)
+        found = _read_tools_between(snapshot, branch, low, high) + found
     return found
 
 
-def _tools(snapshot: Snapshot, branch: int, low: int, high: int) -> list[Message]:
+def _read_tools_between(snapshot: Snapshot, branch: int, low: int, high: int) -> list[Message]:
     return read_tools(snapshot, snapshot.path(branch, low), (low, high)) if low <= high else []
 
 
 # ---------------------------------------------------------------------------------- cut points
 
 
-def whole_length(
+def safe_cut_length(
     before: Sequence[Message], after: Sequence[Message], awaited: Collection[str] = ()
 ) -> int:
     """Return how many of `before` may stay: none of their calls has its result after them.
@@ -159,14 +167,16 @@ def whole_length(
     """
     length = len(before)
     while True:
-        answered = answered_calls([*before[length:], *after], awaited)
-        split = [at for call, at in _open_calls(before[:length]).items() if call in answered]
+        answered = earlier_calls_answered([*before[length:], *after], awaited)
+        split = [
+            at for call, at in _unanswered_call_indexes(before[:length]).items() if call in answered
+        ]
         if not split:
             return length
         length = min(split)
 
 
-def answered_calls(messages: Sequence[Message], awaited: Collection[str] = ()) -> set[str]:
+def earlier_calls_answered(messages: Sequence[Message], awaited: Collection[str] = ()) -> set[str]:
     """Return the ids of calls made before these messages and answered in or after them."""
     made: set[str] = set()
     earlier: set[str] = set()
@@ -176,12 +186,12 @@ def answered_calls(messages: Sequence[Message], awaited: Collection[str] = ()) -
     return earlier | (set(awaited) - made)
 
 
-def open_calls(messages: Sequence[Message]) -> set[str]:
+def unanswered_calls(messages: Sequence[Message]) -> set[str]:
     """Return the ids of calls made and not answered in these messages."""
-    return set(_open_calls(messages))
+    return set(_unanswered_call_indexes(messages))
 
 
-def _open_calls(messages: Sequence[Message]) -> dict[str, int]:
+def _unanswered_call_indexes(messages: Sequence[Message]) -> dict[str, int]:
     """Return the unanswered calls, each with the index of the message that made it."""
     calls: dict[str, int] = {}
     for at, message in enumerate(messages):
@@ -195,25 +205,25 @@ def _open_calls(messages: Sequence[Message]) -> dict[str, int]:
 # -------------------------------------------------------------------------------------- turns
 
 
-def back_by_turns(snapshot: Snapshot, head: HeadRow, turns: int) -> int:
+def seq_before_turns(snapshot: Snapshot, head: HeadRow, turns: int) -> int:
     """Return the seq before the last `turns` turns."""
     if not head.seq:
         raise BadQuery("undo: there is nothing to undo, this history is empty")
-    back, seq = _Back(snapshot, head.branch), head.seq
+    back, seq = _BackwardReader(snapshot, head.branch), head.seq
     for _ in range(turns):
         if not seq:
             break
-        seq = _beginning(back, seq) - 1
+        seq = _turn_start(back, seq) - 1
     return seq
 
 
-class _Back:
+class _BackwardReader:
     """Reads a history backwards, a page at a time, each larger than the one before."""
 
     def __init__(self, snapshot: Snapshot, branch: int) -> None:
         self._snapshot = snapshot
         self._branch = branch
-        self._size = _FIRST_PAGE
+        self._size = _FIRST_PAGE_MESSAGES
         self._page: dict[int, Message] = {}
 
     def at(self, seq: int) -> Message:
@@ -222,34 +232,38 @@ class _Back:
             low = max(1, seq - self._size + 1)
             path = self._snapshot.path(self._branch, low)
             self._page = dict(enumerate(read_span(self._snapshot, path, (low, seq)), low))
-            self._size = min(self._size * 4, _PAGE)
+            self._size = min(self._size * 4, _MAX_PAGE_MESSAGES)
         return self._page[seq]
 
-    def begun(self, turn: str, last: int) -> int | None:
+    def first_seq_of_turn(self, turn: str, last: int) -> int | None:
         """Return the first message of a turn, found by its row; `None` if it is not there."""
         session_id, number = split_turn_id(turn)
-        session = self._snapshot.relative(session_id)
+        session = self._snapshot.session_or_stub(session_id)
         row = None if session is None else self._snapshot.turn(session.n, number)
         if row is None:
             return None
-        low, high = row.first_seq + 1, min(last, row.first_seq + _LOOK_AHEAD)
+        low, high = row.first_seq + 1, min(last, row.first_seq + _LOOKAHEAD_MESSAGES)
         path = self._snapshot.path(self._branch, low)
         read = read_span(self._snapshot, path, (low, high)) if low <= high else []
         return next((seq for seq, m in enumerate(read, low) if m.turn_id == turn), None)
 
 
-def _beginning(back: _Back, last: int) -> int:
+def _turn_start(back: _BackwardReader, last: int) -> int:
     """Return the first seq of the turn that ends at `last`; summaries count as part of it."""
     while last > 1 and back.at(last).role == "summary":
         last -= 1
     turn = back.at(last).turn_id
-    return _asked(back, last) if turn is None else _opened(back, last, turn)
+    return (
+        _unrecorded_turn_start(back, last)
+        if turn is None
+        else _recorded_turn_start(back, last, turn)
+    )
 
 
-def _opened(back: _Back, last: int, turn: str) -> int:
+def _recorded_turn_start(back: _BackwardReader, last: int, turn: str) -> int:
     """Return the first seq of a recorded turn; messages of other writers may lie within it."""
-    first = seq = back.begun(turn, last) or last
-    while seq > 1 and first - seq < _LOOK_BACK:
+    first = seq = back.first_seq_of_turn(turn, last) or last
+    while seq > 1 and first - seq < _LOOKBACK_MESSAGES:
         seq -= 1
         found = back.at(seq).turn_id
         if found == turn:
@@ -259,7 +273,7 @@ def _opened(back: _Back, last: int, turn: str) -> int:
     return first
 
 
-def _asked(back: _Back, last: int) -> int:
+def _unrecorded_turn_start(back: _BackwardReader, last: int) -> int:
     """Return the first of the user messages that a reply without a turn answers.
 
     Without any, the reply is a turn of its own.
@@ -267,7 +281,7 @@ def _asked(back: _Back, last: int) -> int:
     seq = last
     while back.at(seq).role != "user":
         seq -= 1
-        if seq < 1 or last - seq > _NOBODY_ASKED or back.at(seq).turn_id is not None:
+        if seq < 1 or last - seq > _MAX_REPLY_MESSAGES or back.at(seq).turn_id is not None:
             return last
     while seq > 1 and back.at(seq - 1).role == "user" and back.at(seq - 1).turn_id is None:
         seq -= 1
@@ -280,20 +294,23 @@ def _asked(back: _Back, last: int) -> int:
 def read_preview(snapshot: Snapshot, branch: int, seq: int) -> Preview:
     """Return the preview of a history up to a message."""
     path, shown = snapshot.path(branch), Preview()
-    low, size = 1, _FIRST_PAGE
-    while low <= seq and shown.rank != USER:
+    low, size = 1, _FIRST_PAGE_MESSAGES
+    while low <= seq and shown.rank != RANK_USER:
         span = (low, min(seq, low + size - 1))
-        shown = preview(read_span(snapshot, path, span), low, shown)
-        low, size = low + size, _PAGE
+        shown = update_preview(read_span(snapshot, path, span), low, shown)
+        low, size = low + size, _MAX_PAGE_MESSAGES
     return shown
 
 
-def preview_at(snapshot: Snapshot, head: HeadRow, start: Start) -> Preview:
+def preview_at(snapshot: Snapshot, head: HeadRow, start: BranchStart) -> Preview:
     """Return the preview of a branch that leaves a session's history at `start`."""
     if start.parent is None:
         return Preview()
     shown = preview_of(head)
     here = start.fork_seq <= head.seq and shown.seq <= start.fork_seq
-    if here and holder(snapshot.path(head.branch, start.fork_seq), start.fork_seq) == start.parent:
+    if (
+        here
+        and branch_at(snapshot.path(head.branch, start.fork_seq), start.fork_seq) == start.parent
+    ):
         return shown  # The previewed message is in both histories.
     return read_preview(snapshot, start.parent, start.fork_seq)

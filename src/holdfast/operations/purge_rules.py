@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 
-class Line(msgspec.Struct, frozen=True):
+class BranchNode(msgspec.Struct, frozen=True):
     """A branch, the session it belongs to, and where it starts."""
 
     branch: int
@@ -21,7 +21,7 @@ class Line(msgspec.Struct, frozen=True):
     fork_seq: int
 
 
-def needed(nodes: Iterable[Line], purged: Collection[int]) -> dict[int, int]:
+def required_seqs(nodes: Iterable[BranchNode], purged: Collection[int]) -> dict[int, int]:
     """Return the last seq to keep of each branch; a branch of `purged` without one is erased."""
     kept: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: node.branch, reverse=True):

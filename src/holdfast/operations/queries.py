@@ -16,14 +16,14 @@ from holdfast.errors import (
     SessionNotFound,
 )
 from holdfast.ids import turn_id
-from holdfast.operations.history import Report, covered_by, newest_summary, read_span
+from holdfast.operations.history import DamageCallback, last_covered_seq, newest_summary, read_span
 from holdfast.operations.queue import queued_message
 from holdfast.operations.turns import is_abandoned
-from holdfast.storage.ancestry import interval
+from holdfast.storage.ancestry import seq_range
 from holdfast.storage.protocol import (
-    Foreseen,
-    Foresight,
     HeadRow,
+    Prefetch,
+    Prefetched,
     Query,
     QueueRow,
     SessionRow,
@@ -46,8 +46,8 @@ from holdfast.values import (
     UsageReport,
 )
 
-_FORESEEN: Final = 500  # messages; more are read when needed
-Found = TypeVar("Found", SessionRow, SessionRow | None)
+_MAX_PREFETCH_MESSAGES: Final = 500  # messages; more are read when needed
+RowT = TypeVar("RowT", SessionRow, SessionRow | None)
 
 # ------------------------------------------------------------------------------------- sessions
 
@@ -56,9 +56,9 @@ def info(session: int) -> Query[SessionInfo]:
     """Return the description of a session."""
 
     def run(snapshot: Snapshot) -> SessionInfo:
-        return describe(snapshot, _row(snapshot, session), _head(snapshot, session))
+        return describe(snapshot, _require_row(snapshot, session), _require_head(snapshot, session))
 
-    return Foreseen(run, Foresight(session, looks=("session",)))
+    return Prefetched(run, Prefetch(session, items=("session",)))
 
 
 def describe(
@@ -115,14 +115,14 @@ def _state(snapshot: Snapshot, head: HeadRow) -> SessionState:
     return "open" if turn and not is_abandoned(turn, snapshot.now()) else "interrupted"
 
 
-def opened(find: Query[Found]) -> Query[tuple[Found, bool]]:
+def find_with_interrupted(find: Query[RowT]) -> Query[tuple[RowT, bool]]:
     """Return the session that `find` returns, and whether a crash left a turn to recover in it."""
 
-    def run(snapshot: Snapshot) -> tuple[Found, bool]:
+    def run(snapshot: Snapshot) -> tuple[RowT, bool]:
         row = find(snapshot)
         if row is None:
             return row, False
-        return row, _state(snapshot, _head(snapshot, row.n)) == "interrupted"
+        return row, _state(snapshot, _require_head(snapshot, row.n)) == "interrupted"
 
     return run
 
@@ -136,7 +136,7 @@ def activity(since: int) -> Query[list[Activity]]:
             for number, session_id, branch, seq in snapshot.activity_after(since, 1000)
         ]
 
-    return Foreseen(run)
+    return Prefetched(run)
 
 
 # ------------------------------------------------------------------------------------- messages
@@ -146,10 +146,10 @@ def head(session: int) -> Query[Head]:
     """Return the head of a session."""
 
     def run(snapshot: Snapshot) -> Head:
-        row = _head(snapshot, session)
+        row = _require_head(snapshot, session)
         return Head(row.branch_no, row.seq)
 
-    return Foreseen(run, Foresight(session))
+    return Prefetched(run, Prefetch(session))
 
 
 def messages(
@@ -159,7 +159,7 @@ def messages(
     before: int | None,
     after: int | None,
     branch: int | None,
-    report: Report,
+    report: DamageCallback,
 ) -> Query[list[Message]]:
     """Return part of a history, oldest first; see `interval` for which part."""
     for name, value in (("limit", limit), ("before", before), ("after", after)):
@@ -169,13 +169,13 @@ def messages(
         branch = validation.check_number(branch, "branch", lowest=1)
 
     def run(snapshot: Snapshot) -> list[Message]:
-        row = _on_branch(snapshot, _head(snapshot, session), branch)
-        span = interval(row.seq, limit=limit, before=before, after=after)
+        row = _on_branch(snapshot, _require_head(snapshot, session), branch)
+        span = seq_range(row.seq, limit=limit, before=before, after=after)
         return read_messages(snapshot, row, span, report=report)
 
     at_the_end = before is None and after is None and branch is None
-    newest = limit if at_the_end and limit is not None and limit <= _FORESEEN else 0
-    return Foreseen(run, Foresight(session, newest=newest))
+    newest = limit if at_the_end and limit is not None and limit <= _MAX_PREFETCH_MESSAGES else 0
+    return Prefetched(run, Prefetch(session, newest=newest))
 
 
 def _on_branch(snapshot: Snapshot, row: HeadRow, number: int | None) -> HeadRow:
@@ -192,7 +192,7 @@ def read_messages(
     row: HeadRow,
     span: tuple[int, int],
     *,
-    report: Report | None = None,
+    report: DamageCallback | None = None,
     strict: bool = False,
 ) -> list[Message]:
     """Read the messages of `span` in the history that ends at `row`; see `read_span`."""
@@ -201,11 +201,11 @@ def read_messages(
     return read_span(snapshot, path, span, last=last, report=report, strict=strict)
 
 
-def message(session: int, message_id: str, report: Report) -> Query[Message]:
+def message(session: int, message_id: str, report: DamageCallback) -> Query[Message]:
     """Return one message of a history by its id."""
 
     def run(snapshot: Snapshot) -> Message:
-        row = _head(snapshot, session)
+        row = _require_head(snapshot, session)
         found = snapshot.stored(row.branch, [message_id])
         if message_id not in found:
             raise MessageNotFound(f"this history has no message {message_id!r}.")
@@ -218,18 +218,18 @@ def message(session: int, message_id: str, report: Report) -> Query[Message]:
 # ------------------------------------------------------------------- turns, queue, usage, blobs
 
 
-def summary(session: int, report: Report) -> Query[Message | None]:
+def summary(session: int, report: DamageCallback) -> Query[Message | None]:
     """Return the newest summary of a history."""
-    return lambda snapshot: newest_summary(snapshot, _head(snapshot, session), report)
+    return lambda snapshot: newest_summary(snapshot, _require_head(snapshot, session), report)
 
 
-def covered(session: int, report: Report) -> Query[int]:
+def covered(session: int, report: DamageCallback) -> Query[int]:
     """Return the last seq that the newest summary covers; 0 without a summary."""
 
     def run(snapshot: Snapshot) -> int:
-        row = _head(snapshot, session)
+        row = _require_head(snapshot, session)
         found = newest_summary(snapshot, row, report)
-        return 0 if found is None else covered_by(snapshot, row, found)
+        return 0 if found is None else last_covered_seq(snapshot, row, found)
 
     return run
 
@@ -239,7 +239,7 @@ def turns(session: int, limit: int | None) -> Query[list[TurnInfo]]:
     limit = None if limit is None else validation.check_number(limit, "limit")
 
     def run(snapshot: Snapshot) -> list[TurnInfo]:
-        owner = _row(snapshot, session)
+        owner = _require_row(snapshot, session)
         return [
             _turn_info(owner.id, row, snapshot.tools(session, row.number))
             for row in snapshot.turns(session, limit)
@@ -279,13 +279,13 @@ def queued(session: int) -> Query[list[QueuedInput]]:
     """Return the input queued for the next turn."""
 
     def run(snapshot: Snapshot) -> list[QueuedInput]:
-        _row(snapshot, session)
-        return [as_queued(queued_message(snapshot, row), row) for row in snapshot.queue(session)]
+        _require_row(snapshot, session)
+        return [queued_input(queued_message(snapshot, row), row) for row in snapshot.queue(session)]
 
     return run
 
 
-def as_queued(message: Message, row: QueueRow) -> QueuedInput:
+def queued_input(message: Message, row: QueueRow) -> QueuedInput:
     """Return queued input as callers see it."""
     return QueuedInput(id=row.id, message=message, created_at=to_datetime(row.created_at))
 
@@ -294,7 +294,7 @@ def usage(session: int) -> Query[UsageReport]:
     """Return the usage and cost of a session, in total and by model."""
 
     def run(snapshot: Snapshot) -> UsageReport:
-        _row(snapshot, session)
+        _require_row(snapshot, session)
         sums: dict[str | None, tuple[Usage, int]] = {}
         for row in snapshot.usage(session):
             spent, cost = sums.get(row.model, (Usage(), 0))
@@ -316,7 +316,7 @@ def blob(sha256: str) -> Query[bytes]:
         data = snapshot.blob(sha256)
         if data is None:
             raise MessageNotFound(f"this store has no blob {sha256}.")
-        if codec.digest(data) != sha256:
+        if codec.sha256_hex(data) != sha256:
             raise Damaged(
                 f"blob {sha256} does not fit its hash; run store.verify() to check the rest."
             )
@@ -325,14 +325,14 @@ def blob(sha256: str) -> Query[bytes]:
     return run
 
 
-def _row(snapshot: Snapshot, session: int) -> SessionRow:
+def _require_row(snapshot: Snapshot, session: int) -> SessionRow:
     row = snapshot.session(session)
     if row is None:
         raise SessionNotFound("this session is no longer in the store.")
     return row
 
 
-def _head(snapshot: Snapshot, session: int) -> HeadRow:
+def _require_head(snapshot: Snapshot, session: int) -> HeadRow:
     row = snapshot.head(session)
     if row is None:
         raise SessionNotFound("this session is no longer in the store.")

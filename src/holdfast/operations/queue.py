@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.codec import Encoded, decode, files_named
+from holdfast.codec import EncodedMessage, decode, file_hashes
 from holdfast.operations.append import (
-    check_files,
+    check_file_refs,
     drop_stored,
+    fenced_head,
     find_head,
-    held_head,
+    insert_messages,
     known_ids,
     new_messages,
-    place,
 )
-from holdfast.storage.protocol import HeadRow, QueueRow, Snapshot, Transaction, Verb
+from holdfast.storage.protocol import HeadRow, Operation, QueueRow, Snapshot, Transaction
 from holdfast.values import Message
 
 
-def enqueue(session: int, item: Encoded, now: int) -> Verb[tuple[Message, QueueRow]]:
+def enqueue(session: int, item: EncodedMessage, now: int) -> Operation[tuple[Message, QueueRow]]:
     """Add input to the queue, unless its id is queued or was taken already; return the entry."""
 
     def run(tx: Transaction) -> tuple[Message, QueueRow]:
@@ -30,9 +30,9 @@ def enqueue(session: int, item: Encoded, now: int) -> Verb[tuple[Message, QueueR
         stored = tx.stored(head.branch, [item.id])
         waiting = {row.id for row in tx.queue(session)}
         if drop_stored(tx, head, [item], stored) and item.id not in waiting:
-            _refuse_left_behind(tx, head, item)
-            check_files(tx, [item])
-            tx.add_queued(session, QueueRow(0, item.id, now, item.body, _blobs(tx, item)))
+            _refuse_conflict_on_branches(tx, head, item)
+            check_file_refs(tx, [item])
+            tx.add_queued(session, QueueRow(0, item.id, now, item.body, _all_blobs(tx, item)))
             tx.put_head(msgspec.structs.replace(head, queued=head.queued + 1, updated_at=now))
         taken = QueueRow(0, item.id, now, item.body, item.blobs)
         row = next((row for row in tx.queue(session) if row.id == item.id), taken)
@@ -41,7 +41,7 @@ def enqueue(session: int, item: Encoded, now: int) -> Verb[tuple[Message, QueueR
     return run
 
 
-def _refuse_left_behind(tx: Transaction, head: HeadRow, item: Encoded) -> None:
+def _refuse_conflict_on_branches(tx: Transaction, head: HeadRow, item: EncodedMessage) -> None:
     """Raise `IdConflict` if any branch has the id with another body.
 
     Returning to that branch would otherwise lose the input.
@@ -50,23 +50,25 @@ def _refuse_left_behind(tx: Transaction, head: HeadRow, item: Encoded) -> None:
     new_messages([item], {name: (row.seq, row.body) for name, row in known.items()})
 
 
-def _blobs(tx: Transaction, item: Encoded) -> tuple[tuple[str, bytes], ...]:
+def _all_blobs(tx: Transaction, item: EncodedMessage) -> tuple[tuple[str, bytes], ...]:
     """Return all blobs of queued input: those it only refers to could be erased before its turn."""
-    named = ((sha256, tx.blob(sha256)) for sha256 in item.refers)
+    named = ((sha256, tx.blob(sha256)) for sha256 in item.blob_refs)
     return (*item.blobs, *((sha256, data) for sha256, data in named if data is not None))
 
 
-def take_queued(session: int, turn: int) -> Verb[list[Message]]:
+def take_queued(session: int, turn: int) -> Operation[list[Message]]:
     """Move queued input into the history, in order; return the new messages."""
 
     def run(tx: Transaction) -> list[Message]:
-        head = held_head(tx, session, turn)
+        head = fenced_head(tx, session, turn)
         waiting = tx.queue(session)
-        batch = [queued_item(tx, row) for row in waiting]
+        batch = [encode_queued(tx, row) for row in waiting]
         stored = tx.stored(head.branch, [item.id for item in batch])
         fresh = [item for item in batch if item.id not in stored]
         if waiting:
-            place(tx, msgspec.structs.replace(head, queued=0), fresh, tx.turn(session, turn))
+            insert_messages(
+                tx, msgspec.structs.replace(head, queued=0), fresh, tx.turn(session, turn)
+            )
         for row in waiting:
             tx.drop_queued(session, row.number)
         return [
@@ -85,9 +87,9 @@ def queued_message(tx: Snapshot, row: QueueRow) -> Message:
     )
 
 
-def queued_item(tx: Snapshot, row: QueueRow) -> Encoded:
+def encode_queued(tx: Snapshot, row: QueueRow) -> EncodedMessage:
     """Return queued input encoded for `insert_messages`."""
     message = queued_message(tx, row)
     own = {sha256 for sha256, _ in row.blobs}
-    refers = tuple(sha256 for sha256 in files_named(message) if sha256 not in own)
-    return Encoded(row.id, message, row.body, row.blobs, refers)
+    refers = tuple(sha256 for sha256 in file_hashes(message) if sha256 not in own)
+    return EncodedMessage(row.id, message, row.body, row.blobs, refers)

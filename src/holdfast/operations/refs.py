@@ -15,35 +15,35 @@ from holdfast.errors import BadRef
 LATEST: Final = "@latest"
 PINNED: Final = "@pinned"
 
-Kind: TypeAlias = Literal["latest", "pinned"]
+BuiltinKind: TypeAlias = Literal["latest", "pinned"]
 
 
-class Given(msgspec.Struct, frozen=True):
+class BuiltinRef(msgspec.Struct, frozen=True):
     """A built-in reference: the session written to last (of a scope), or the pinned one."""
 
-    kind: Kind
+    kind: BuiltinKind
     scope: str | None = None
 
 
-def given(ref: str) -> Given | None:
+def parse_builtin(ref: str) -> BuiltinRef | None:
     """Parse a built-in reference; `None` if it is an ordinary one."""
     name, colon, scope = ref.partition(":")
     if name == LATEST and (scope or not colon):
-        return Given("latest", scope or None)
+        return BuiltinRef("latest", scope or None)
     if name == LATEST:
         raise BadRef(
             "@latest: the scope is missing; write @latest:SCOPE, or @latest for any scope."
         )
-    return Given("pinned") if ref == PINNED else None
+    return BuiltinRef("pinned") if ref == PINNED else None
 
 
-def check(ref: object) -> str:
+def check_ref(ref: object) -> str:
     """Return `ref`; raise `BadRef` if it cannot name a session: empty, blank or a lone dash."""
     if not isinstance(ref, str) or not ref.strip() or ref == "-":
         raise BadRef("an empty name cannot name a session; use an id, a key or a title.")
     return ref
 
 
-def is_given(name: str) -> bool:
+def is_builtin(name: str) -> bool:
     """True if a text would be read as a built-in reference."""
     return name in {PINNED, LATEST} or name.startswith(f"{LATEST}:")

@@ -17,45 +17,45 @@ import msgspec
 from holdfast import codec
 from holdfast.values import JSON
 
-LENGTH: Final = 32
-SHORTEST: Final = 12
-_FEWEST_BYTES: Final = 6
-_EVERY_MESSAGE_HAS: Final = frozenset({"role", "at", "type", "status", "sha256", "tokens", "size"})
+FRAGMENT_BYTES: Final = 32
+MIN_FRAGMENT_BYTES: Final = 12
+_MIN_DISTINCT_BYTES: Final = 6
+_COMMON_FIELDS: Final = frozenset({"role", "at", "type", "status", "sha256", "tokens", "size"})
 
 
-def of_body(body: bytes, limit: int) -> list[bytes]:
+def body_fragments(body: bytes, limit: int) -> list[bytes]:
     """Return at most `limit` fragments of a stored message."""
-    content = _read(body)
+    content = _decode(body)
     if content is None:
-        return of_data(body, limit)
-    return _pick([codec.to_json(text)[1:-1] for text in _texts(content)], limit)
+        return data_fragments(body, limit)
+    return _pick_fragments([codec.to_json(text)[1:-1] for text in _texts(content)], limit)
 
 
-def hashes(body: bytes) -> list[str]:
+def blob_hashes(body: bytes) -> list[str]:
     """Return the hashes of a stored message's blobs: its files and large parts."""
-    return list(dict.fromkeys(_hashes(_read(body))))
+    return list(dict.fromkeys(_blob_hashes(_decode(body))))
 
 
-def _read(body: bytes) -> JSON:
+def _decode(body: bytes) -> JSON:
     try:
         return codec.from_json(body, dict)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
 
 
-def _hashes(value: JSON) -> Iterator[str]:
+def _blob_hashes(value: JSON) -> Iterator[str]:
     for item in value if isinstance(value, list) else ():
-        yield from _hashes(item)
+        yield from _blob_hashes(item)
     for name, item in value.items() if isinstance(value, dict) else ():
         if name == "sha256" and isinstance(item, str):
             yield item
         elif name in {"parts", "content"}:
-            yield from _hashes(item)
+            yield from _blob_hashes(item)
 
 
-def of_data(data: bytes, limit: int) -> list[bytes]:
+def data_fragments(data: bytes, limit: int) -> list[bytes]:
     """Return at most `limit` fragments of a blob."""
-    return _pick([data], limit)
+    return _pick_fragments([data], limit)
 
 
 def _texts(value: JSON) -> Iterator[str]:
@@ -67,13 +67,13 @@ def _texts(value: JSON) -> Iterator[str]:
             yield from _texts(item)
     elif isinstance(value, dict):
         for name, item in value.items():
-            if name not in _EVERY_MESSAGE_HAS:
+            if name not in _COMMON_FIELDS:
                 yield from _texts(item)
 
 
-def _pick(texts: Sequence[bytes], limit: int) -> list[bytes]:
+def _pick_fragments(texts: Sequence[bytes], limit: int) -> list[bytes]:
     """Take one fragment of each text, the longest text first, then more in further rounds."""
-    by_text = [_pieces(text, limit) for text in sorted(texts, key=len, reverse=True)[:limit]]
+    by_text = [_cut_fragments(text, limit) for text in sorted(texts, key=len, reverse=True)[:limit]]
     found: dict[bytes, None] = {}
     for turn in range(limit):
         for fragments in by_text:
@@ -82,18 +82,18 @@ def _pick(texts: Sequence[bytes], limit: int) -> list[bytes]:
     return list(found)
 
 
-def _pieces(text: bytes, limit: int) -> list[bytes]:
+def _cut_fragments(text: bytes, limit: int) -> list[bytes]:
     """Cut fragments out of a text at even distances, from its beginning to its end."""
-    if len(text) < SHORTEST:
+    if len(text) < MIN_FRAGMENT_BYTES:
         return []
-    last = max(0, len(text) - LENGTH)
-    count = min(limit, last // LENGTH + 2) if last else 1
+    last = max(0, len(text) - FRAGMENT_BYTES)
+    count = min(limit, last // FRAGMENT_BYTES + 2) if last else 1
     starts = [last * n // max(1, count - 1) for n in range(count)]
-    fragments = (text[start : start + LENGTH] for start in starts)
-    return [fragment for fragment in fragments if len(set(fragment)) >= _FEWEST_BYTES]
+    fragments = (text[start : start + FRAGMENT_BYTES] for start in starts)
+    return [fragment for fragment in fragments if len(set(fragment)) >= _MIN_DISTINCT_BYTES]
 
 
-def thinned(fragments: Iterable[bytes], limit: int) -> list[bytes]:
+def sample_evenly(fragments: Iterable[bytes], limit: int) -> list[bytes]:
     """Return at most `limit` distinct fragments, chosen at even distances."""
     distinct = list(dict.fromkeys(fragments))
     if len(distinct) <= limit:

@@ -17,55 +17,57 @@ from holdfast import validation
 from holdfast.clock import EPOCH, to_datetime
 from holdfast.errors import AmbiguousRef, Damaged, SessionNotFound
 from holdfast.operations import refs
-from holdfast.operations.history import Report
+from holdfast.operations.history import DamageCallback
 from holdfast.operations.listing import latest
-from holdfast.storage.protocol import Listing, Query, SessionRow, Snapshot, Unreadable
+from holdfast.storage.protocol import Query, SessionFilter, SessionRow, Snapshot, UnreadableSession
 from holdfast.values import Candidate, Damage
 
-_SHORTEST_PREFIX: Final = 4
-_MOST_CANDIDATES: Final = 20
-_MOST_TOLD: Final = 5
+_MIN_PREFIX_LENGTH: Final = 4
+_MAX_CANDIDATES: Final = 20
+_MAX_NAMED_CANDIDATES: Final = 5
 
 
-def ignore(damage: Damage) -> None:
+def ignore_damage(damage: Damage) -> None:
     """Discard the damage that `@latest` passed over."""
 
 
-def find(ref: str, report: Report = ignore) -> Query[SessionRow]:
+def find(ref: str, report: DamageCallback = ignore_damage) -> Query[SessionRow]:
     """Return the session that a reference names."""
-    given = refs.given(refs.check(ref))
+    given = refs.parse_builtin(refs.check_ref(ref))
 
     def run(snapshot: Snapshot) -> SessionRow:
         if given is not None:
-            return _only(snapshot, ref, _given(snapshot, given, report))
-        return _only(snapshot, ref, _found(snapshot, ref) or _loosely(snapshot, ref))
+            return _require_one(snapshot, ref, _find_builtin(snapshot, given, report))
+        return _require_one(
+            snapshot, ref, _find_matches(snapshot, ref) or _find_by_title_any_case(snapshot, ref)
+        )
 
     return run
 
 
-def find_in_trash(ref: str, report: Report = ignore) -> Query[SessionRow]:
+def find_in_trash(ref: str, report: DamageCallback = ignore_damage) -> Query[SessionRow]:
     """Return a session in the trash, also by the key or title it had; failing that, any session."""
-    given = refs.given(refs.check(ref))
+    given = refs.parse_builtin(refs.check_ref(ref))
     if given is not None:
         return find(ref, report)
 
     def run(snapshot: Snapshot) -> SessionRow:
-        matches = _found(snapshot, ref)
+        matches = _find_matches(snapshot, ref)
         found = (
             [row for row in matches if row.trashed_at is not None]
-            or _thrown_away(snapshot, ref)
+            or _find_trashed(snapshot, ref)
             or snapshot.find_titled(ref, trashed=True)
             or matches
-            or _loosely(snapshot, ref)
+            or _find_by_title_any_case(snapshot, ref)
         )
-        return _only(snapshot, ref, found)
+        return _require_one(snapshot, ref, found)
 
     return run
 
 
-def find_anywhere(ref: str, report: Report = ignore) -> Query[SessionRow]:
+def find_anywhere(ref: str, report: DamageCallback = ignore_damage) -> Query[SessionRow]:
     """Return a session, in the trash or not; if both have a match, `AmbiguousRef` is raised."""
-    given = refs.given(refs.check(ref))
+    given = refs.parse_builtin(refs.check_ref(ref))
     if given is not None:
         return find(ref, report)
 
@@ -73,10 +75,10 @@ def find_anywhere(ref: str, report: Report = ignore) -> Query[SessionRow]:
         exact = snapshot.find_session(id=ref)
         if exact is not None:
             return exact
-        found = _found(snapshot, ref) + _thrown_away(snapshot, ref)
+        found = _find_matches(snapshot, ref) + _find_trashed(snapshot, ref)
         if not found:
-            found = _loosely(snapshot, ref) + snapshot.find_titled(ref, trashed=True)
-        return _only(snapshot, ref, list({row.id: row for row in found}.values()))
+            found = _find_by_title_any_case(snapshot, ref) + snapshot.find_titled(ref, trashed=True)
+        return _require_one(snapshot, ref, list({row.id: row for row in found}.values()))
 
     return run
 
@@ -86,7 +88,7 @@ def find_by_id(session_id: str) -> Query[SessionRow]:
 
     def run(snapshot: Snapshot) -> SessionRow:
         found = snapshot.find_session(id=session_id)
-        return _only(snapshot, session_id, [] if found is None else [found])
+        return _require_one(snapshot, session_id, [] if found is None else [found])
 
     return run
 
@@ -100,31 +102,33 @@ def find_by_key(key: str) -> Query[SessionRow | None]:
 # ------------------------------------------------------------------------------------ matches
 
 
-def _given(snapshot: Snapshot, name: refs.Given, report: Report) -> list[SessionRow]:
+def _find_builtin(
+    snapshot: Snapshot, name: refs.BuiltinRef, report: DamageCallback
+) -> list[SessionRow]:
     if name.kind == "latest":
-        found = latest(Listing(scope=name.scope, delegates=False), report)(snapshot)
+        found = latest(SessionFilter(scope=name.scope, delegates=False), report)(snapshot)
         return [] if found is None else [found]
-    pinned = snapshot.list_sessions(Listing(pinned=True), before=None, limit=_MOST_CANDIDATES)
-    readable = [item for item in pinned if not isinstance(item, Unreadable)]
+    pinned = snapshot.list_sessions(SessionFilter(pinned=True), before=None, limit=_MAX_CANDIDATES)
+    readable = [item for item in pinned if not isinstance(item, UnreadableSession)]
     for item in pinned:
-        if isinstance(item, Unreadable):
+        if isinstance(item, UnreadableSession):
             report(Damage(what=item.why, session_id=item.id))
     return [row for row, _ in readable]
 
 
-def _found(snapshot: Snapshot, ref: str) -> list[SessionRow]:
+def _find_matches(snapshot: Snapshot, ref: str) -> list[SessionRow]:
     exact = snapshot.find_session(id=ref) or snapshot.find_session(key=ref)
     if exact is not None:
         return [exact]
-    prefixed = len(ref) >= _SHORTEST_PREFIX and snapshot.find_sessions(prefix=ref, title=None)
+    prefixed = len(ref) >= _MIN_PREFIX_LENGTH and snapshot.find_sessions(prefix=ref, title=None)
     return prefixed or snapshot.find_run(ref) or snapshot.find_sessions(prefix=None, title=ref)
 
 
-def _loosely(snapshot: Snapshot, ref: str) -> list[SessionRow]:
+def _find_by_title_any_case(snapshot: Snapshot, ref: str) -> list[SessionRow]:
     return snapshot.find_titled(ref, trashed=False)
 
 
-def _thrown_away(snapshot: Snapshot, ref: str) -> list[SessionRow]:
+def _find_trashed(snapshot: Snapshot, ref: str) -> list[SessionRow]:
     by_key = snapshot.find_trashed(key=ref, title=None)
     return by_key or snapshot.find_trashed(key=None, title=ref)
 
@@ -132,15 +136,15 @@ def _thrown_away(snapshot: Snapshot, ref: str) -> list[SessionRow]:
 # ----------------------------------------------------------------------------- exactly one
 
 
-def _only(snapshot: Snapshot, ref: str, found: list[SessionRow]) -> SessionRow:
+def _require_one(snapshot: Snapshot, ref: str, found: list[SessionRow]) -> SessionRow:
     if not found:
         raise SessionNotFound(f"no session matches {ref!r}; store.sessions() lists them.")
     if len(found) == 1:
         return found[0]
     candidates = [_candidate(snapshot, row) for row in found]
     candidates.sort(key=lambda candidate: candidate.updated_at, reverse=True)
-    names = ", ".join(candidate.id for candidate in candidates[:_MOST_TOLD])
-    more = " and more" if len(found) > _MOST_TOLD else ""
+    names = ", ".join(candidate.id for candidate in candidates[:_MAX_NAMED_CANDIDATES])
+    more = " and more" if len(found) > _MAX_NAMED_CANDIDATES else ""
     raise AmbiguousRef(
         f"{ref!r} matches several sessions: {names}{more}; name one by its id.", tuple(candidates)
     )

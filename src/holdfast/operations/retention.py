@@ -15,41 +15,47 @@ import msgspec
 from holdfast.clock import to_datetime, to_micros
 from holdfast.operations import deletion
 from holdfast.operations.append import find_head
-from holdfast.operations.retention_rules import Candidate, Rules, Verdict, decide, rest
+from holdfast.operations.retention_rules import (
+    RetentionCandidate,
+    RetentionRules,
+    RetentionVerdict,
+    decide,
+    remaining_bytes,
+)
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import (
     HeadRow,
-    Listing,
+    Operation,
     Query,
+    SessionFilter,
     SessionRow,
+    SessionSize,
     Snapshot,
     Transaction,
-    Unreadable,
-    Verb,
-    Weight,
+    UnreadableSession,
 )
 from holdfast.values import Head, Plan, PlanItem, PurgeReport, Spared
 
-_AT_ONCE: Final = 500
-GONE: Final = "it is not there any more"
+_PAGE_SESSIONS: Final = 500
+NO_LONGER_EXISTS: Final = "it is not there any more"
 _SHARING: Final = frozenset({"fork", "continue"})
-_Known = dict[str, tuple[SessionRow, HeadRow]]
+_RowsById = dict[str, tuple[SessionRow, HeadRow]]
 
 
-def plan(rules: Rules) -> Query[Plan]:
+def plan(rules: RetentionRules) -> Query[Plan]:
     """Return a plan: which sessions the rules would trash or purge, and why."""
-    return lambda snapshot: _Planning(snapshot, rules).plan()
+    return lambda snapshot: _Planner(snapshot, rules).plan()
 
 
-class _Planning:
+class _Planner:
     """Builds a plan from one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, rules: Rules) -> None:
+    def __init__(self, snapshot: Snapshot, rules: RetentionRules) -> None:
         self._snapshot = snapshot
         self._rules = rules
-        self._known: _Known = {}
+        self._known: _RowsById = {}
         self._unreadable: dict[str | None, str] = {}
-        self._weights: dict[str, Weight] = {}
+        self._weights: dict[str, SessionSize] = {}
 
     def plan(self) -> Plan:
         self._read_all()
@@ -64,19 +70,19 @@ class _Planning:
             items=items,
             spared=(*spared, *self._damaged()),
             frees=sum(item.bytes for item in items),
-            keeps=rest(candidates, verdicts, self._rules.scope) if limited else None,
+            keeps=remaining_bytes(candidates, verdicts, self._rules.scope) if limited else None,
         )
 
     def _read_all(self) -> None:
-        for item in _listed(self._snapshot):
-            if isinstance(item, Unreadable):
+        for item in _all_sessions(self._snapshot):
+            if isinstance(item, UnreadableSession):
                 self._unreadable[item.id] = item.why
             else:
                 self._known[item[0].id] = item
 
-    def _candidate(self, row: SessionRow, head: HeadRow) -> Candidate:
+    def _candidate(self, row: SessionRow, head: HeadRow) -> RetentionCandidate:
         shares = row.relation in _SHARING
-        return Candidate(
+        return RetentionCandidate(
             id=row.id,
             parent=row.parent if shares else None,
             scope=row.scope,
@@ -84,16 +90,16 @@ class _Planning:
             active_at=head.updated_at,
             activity=head.activity,
             trashed_at=row.trashed_at,
-            blocked=_blocked(row, head),
+            blocked=_reason_to_keep(row, head),
             bytes=self._weight(row).bytes if self._rules.max_bytes is not None else 0,
         )
 
-    def _weight(self, row: SessionRow) -> Weight:
+    def _weight(self, row: SessionRow) -> SessionSize:
         if row.id not in self._weights:
-            self._weights[row.id] = self._snapshot.weigh(row.n)
+            self._weights[row.id] = self._snapshot.session_size(row.n)
         return self._weights[row.id]
 
-    def _item(self, verdict: Verdict) -> PlanItem:
+    def _item(self, verdict: RetentionVerdict) -> PlanItem:
         row, head = self._known[verdict.id]
         weight = self._weight(row)
         assert verdict.action is not None  # noqa: S101 - callers pass only these
@@ -110,31 +116,33 @@ class _Planning:
             head=Head(head.branch_no, head.seq),
         )
 
-    def _spared(self, verdict: Verdict) -> Spared:
+    def _spared(self, verdict: RetentionVerdict) -> Spared:
         row, head = self._known[verdict.id]
         return Spared(session_id=row.id, title=row.title or head.preview, why=verdict.why)
 
     def _damaged(self) -> Iterator[Spared]:
-        if self._rules == Rules(scope=self._rules.scope):
+        if self._rules == RetentionRules(scope=self._rules.scope):
             return
         for id, why in self._unreadable.items():
             yield Spared(session_id=id, title=None, why=f"it cannot be read: {why}")
 
 
-def _listed(snapshot: Snapshot) -> Iterator[tuple[SessionRow, HeadRow] | Unreadable]:
+def _all_sessions(snapshot: Snapshot) -> Iterator[tuple[SessionRow, HeadRow] | UnreadableSession]:
     """Yield all sessions, those in the trash included."""
     for trashed in (False, True):
         before: int | None = None
         while True:
-            found = snapshot.list_sessions(Listing(trashed=trashed), before=before, limit=_AT_ONCE)
+            found = snapshot.list_sessions(
+                SessionFilter(trashed=trashed), before=before, limit=_PAGE_SESSIONS
+            )
             for item in found:
-                before = item.activity if isinstance(item, Unreadable) else item[1].activity
+                before = item.activity if isinstance(item, UnreadableSession) else item[1].activity
                 yield item
-            if len(found) < _AT_ONCE:
+            if len(found) < _PAGE_SESSIONS:
                 break
 
 
-def _blocked(row: SessionRow, head: HeadRow) -> str | None:
+def _reason_to_keep(row: SessionRow, head: HeadRow) -> str | None:
     """Return why a session must stay whatever the rules; `None` if it need not."""
     if row.pinned:
         return "it is pinned"
@@ -146,7 +154,7 @@ def _blocked(row: SessionRow, head: HeadRow) -> str | None:
 # ---------------------------------------------------------------------------------------- applying
 
 
-def there(items: Sequence[PlanItem]) -> Query[set[str]]:
+def existing_ids(items: Sequence[PlanItem]) -> Query[set[str]]:
     """Return the ids of those of these sessions that still exist."""
 
     def run(snapshot: Snapshot) -> set[str]:
@@ -156,14 +164,14 @@ def there(items: Sequence[PlanItem]) -> Query[set[str]]:
     return run
 
 
-def trash(item: PlanItem, at: int) -> Verb[str | None]:
+def trash(item: PlanItem, at: int) -> Operation[str | None]:
     """Trash a session if it is as planned; else return why not."""
 
     def run(tx: Transaction) -> str | None:
-        row = _held(tx, item)
+        row = _lock_row(tx, item)
         if row is not None and row.trashed_at == at:
             return None  # An earlier attempt of this write did it.
-        reason = _changed(tx, item, row)
+        reason = _change_since_plan(tx, item, row)
         if reason is not None or row is None:
             return reason
         tx.put_session(msgspec.structs.replace(row, trashed_at=at))
@@ -172,44 +180,44 @@ def trash(item: PlanItem, at: int) -> Verb[str | None]:
     return run
 
 
-def foretell(item: PlanItem) -> Query[list[Segment]]:
+def plan_erasure(item: PlanItem) -> Query[list[Segment]]:
     """Return which messages a purge of this session erases."""
 
     def run(snapshot: Snapshot) -> list[Segment]:
         row = snapshot.find_session(id=item.session_id)
-        return [] if row is None else deletion.foretell(row.n, forks="keep")(snapshot)
+        return [] if row is None else deletion.plan_erasure(row.n, forks="keep")(snapshot)
 
     return run
 
 
 def purge(
     item: PlanItem,
-) -> Callable[[Sequence[Segment] | None], Verb[PurgeReport | str]]:
+) -> Callable[[Sequence[Segment] | None], Operation[PurgeReport | str]]:
     """Purge a session of the trash if it is as planned; else return why not."""
 
-    def erase(to_erase: Sequence[Segment] | None) -> Verb[PurgeReport | str]:
+    def erase(to_erase: Sequence[Segment] | None) -> Operation[PurgeReport | str]:
         def run(tx: Transaction) -> PurgeReport | str:
-            row = _held(tx, item)
-            reason = _changed(tx, item, row)
+            row = _lock_row(tx, item)
+            reason = _change_since_plan(tx, item, row)
             if reason is not None or row is None:
                 return reason or ""
-            return deletion.purge(row.n, row.id, forks="keep", doomed=to_erase)(tx)
+            return deletion.purge(row.n, row.id, forks="keep", planned=to_erase)(tx)
 
         return run
 
     return erase
 
 
-def _held(tx: Transaction, item: PlanItem) -> SessionRow | None:
+def _lock_row(tx: Transaction, item: PlanItem) -> SessionRow | None:
     """Find a session, lock its row and return it as it is once locked."""
     found = tx.find_session(id=item.session_id)
     return None if found is None else tx.session(found.n)
 
 
-def _changed(tx: Transaction, item: PlanItem, row: SessionRow | None) -> str | None:
+def _change_since_plan(tx: Transaction, item: PlanItem, row: SessionRow | None) -> str | None:
     """Return what changed about a session since the plan; `None` if nothing did."""
     if row is None:
-        return GONE
+        return NO_LONGER_EXISTS
     was = None if item.trashed_at is None else to_micros(item.trashed_at)
     if row.trashed_at != was:
         return "it was restored" if row.trashed_at is None else "it is in the trash already"
@@ -217,10 +225,10 @@ def _changed(tx: Transaction, item: PlanItem, row: SessionRow | None) -> str | N
     moved = Head(head.branch_no, head.seq) != item.head
     if moved or head.updated_at != to_micros(item.last_activity):
         return "it was written to since"
-    return _blocked(row, head) or _split(tx, row)
+    return _reason_to_keep(row, head) or _dependent_fork(tx, row)
 
 
-def _split(tx: Transaction, row: SessionRow) -> str | None:
+def _dependent_fork(tx: Transaction, row: SessionRow) -> str | None:
     """Return a reason if a fork needs this session; a trashed fork needs only a trashed parent."""
     for child in tx.children(row.id):
         only_child_trashed = child.trashed_at is not None and row.trashed_at is None

@@ -31,31 +31,31 @@ _UNITS: Final = {
     "m": timedelta(days=30),
     "y": timedelta(days=365),
 }
-_SAID: Final = (
+_AGE_UNITS: Final = (
     ("day", timedelta(days=1)),
     ("hour", timedelta(hours=1)),
     ("minute", timedelta(minutes=1)),
 )
-_TOO_LARGE: Final = "the least recent, and all are too large"
+_OVER_SIZE_LIMIT: Final = "the least recent, and all are too large"
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def duration(value: timedelta | str | None, field: str) -> int | None:
+def parse_duration(value: timedelta | str | None, field: str) -> int | None:
     """Return a duration (`timedelta`, or a text such as `30d`) in microseconds."""
     if value is None:
         return None
-    found = value if isinstance(value, timedelta) else _read(value)
+    found = value if isinstance(value, timedelta) else _parse_text(value)
     if found is None or found < timedelta(0):
         raise BadQuery(f"{field}: expected a time such as 12h, 30d, 8w, 6m or 1y")
     return found // _MICROSECOND
 
 
-def _read(text: object) -> timedelta | None:
+def _parse_text(text: object) -> timedelta | None:
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     return None if match is None else int(match[1]) * _UNITS[match[2]]
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionRules(msgspec.Struct, frozen=True, kw_only=True):
     """Retention rules; durations in microseconds. Without a scope they apply to all scopes."""
 
     older_than: int | None = None
@@ -66,7 +66,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     empty_trash: int | None = None
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A session to judge; `blocked` is why it must stay whatever the rules, if it must."""
 
     id: str
@@ -80,7 +80,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RetentionVerdict(msgspec.Struct, frozen=True):
     """The decision on a session that matches a rule: an action (none if it is spared) and why."""
 
     id: str
@@ -88,87 +88,100 @@ class Verdict(msgspec.Struct, frozen=True):
     why: str
 
 
-def decide(rules: Rules, candidates: Sequence[Candidate], now: int) -> list[Verdict]:
+def decide(
+    rules: RetentionRules, candidates: Sequence[RetentionCandidate], now: int
+) -> list[RetentionVerdict]:
     """Return a verdict for each match: those to go first, each after the forks it depends on."""
-    return [*_Listed(rules, candidates, now).verdicts(), *_Trash(rules, candidates, now).verdicts()]
+    return [
+        *_TrashSelection(rules, candidates, now).verdicts(),
+        *_PurgeSelection(rules, candidates, now).verdicts(),
+    ]
 
 
-def rest(candidates: Sequence[Candidate], verdicts: Sequence[Verdict], scope: str | None) -> int:
+def remaining_bytes(
+    candidates: Sequence[RetentionCandidate],
+    verdicts: Sequence[RetentionVerdict],
+    scope: str | None,
+) -> int:
     """Return how many bytes of sessions stay outside the trash once the verdicts are applied."""
     going = {verdict.id for verdict in verdicts if verdict.action == "trash"}
-    return sum(c.bytes for c in _within(candidates, scope) if c.id not in going)
+    return sum(c.bytes for c in _untrashed(candidates, scope) if c.id not in going)
 
 
-def _within(candidates: Sequence[Candidate], scope: str | None) -> Iterator[Candidate]:
+def _untrashed(
+    candidates: Sequence[RetentionCandidate], scope: str | None
+) -> Iterator[RetentionCandidate]:
     for one in candidates:
         if one.trashed_at is None and (scope is None or one.scope == scope):
             yield one
 
 
-class _Judging:
+class _Selection:
     """Selects sessions one by one, each after all its forks."""
 
     action: RetentionAction
 
     def __init__(self, forks: dict[str, list[str]]) -> None:
-        self.going: dict[str, str] = {}
+        self.selected: dict[str, str] = {}
         self.spared: dict[str, str] = {}
         self._forks = forks
 
-    def take(self, one: Candidate, why: str) -> bool:
+    def select(self, one: RetentionCandidate, why: str) -> bool:
         """Select a session unless there is a reason to keep it; return whether it was selected."""
-        reason = one.blocked or self.objection(one) or self._needed(one)
+        reason = one.blocked or self.reason_to_keep(one) or self._staying_forks(one)
         if reason is not None:
             self.spared[one.id] = reason
             return False
         self.spared.pop(one.id, None)
-        self.going[one.id] = why
+        self.selected[one.id] = why
         return True
 
-    def take_all(self, matches: Sequence[tuple[Candidate, str]]) -> None:
+    def select_all(self, matches: Sequence[tuple[RetentionCandidate, str]]) -> None:
         """Select these; a session that waits for its forks is selected right after the last one."""
         waiting = {one.id: (one, why) for one, why in matches}
         for first, _ in matches:
             id: str | None = first.id
-            while id in waiting and self.take(*waiting[id]):
+            while id in waiting and self.select(*waiting[id]):
                 id = waiting.pop(id)[0].parent
 
-    def objection(self, one: Candidate) -> str | None:  # noqa: ARG002
+    def reason_to_keep(self, one: RetentionCandidate) -> str | None:  # noqa: ARG002
         """Return why a session must be kept, if there is a further reason."""
         return None
 
-    def _needed(self, one: Candidate) -> str | None:
-        staying = [fork for fork in self._forks.get(one.id, ()) if fork not in self.going]
+    def _staying_forks(self, one: RetentionCandidate) -> str | None:
+        staying = [fork for fork in self._forks.get(one.id, ()) if fork not in self.selected]
         if not staying:
             return None
         more = f" and {len(staying) - 1} more" if len(staying) > 1 else ""
         return f"session {staying[0]}{more} was split off it"
 
-    def verdicts(self) -> Iterator[Verdict]:
+    def verdicts(self) -> Iterator[RetentionVerdict]:
         """Yield the decisions: the selected sessions, then the spared ones."""
-        for id, why in self.going.items():
-            yield Verdict(id, self.action, why)
+        for id, why in self.selected.items():
+            yield RetentionVerdict(id, self.action, why)
         for id, why in self.spared.items():
-            yield Verdict(id, None, why)
+            yield RetentionVerdict(id, None, why)
 
 
-class _Listed(_Judging):
+class _TrashSelection(_Selection):
     """The sessions to move to the trash."""
 
     action = "trash"
 
-    def __init__(self, rules: Rules, candidates: Sequence[Candidate], now: int) -> None:
-        super().__init__(_forks(candidates, living=True))
+    def __init__(
+        self, rules: RetentionRules, candidates: Sequence[RetentionCandidate], now: int
+    ) -> None:
+        super().__init__(_forks_by_parent(candidates, living=True))
         self._rules = rules
         self._now = now
-        found = list(_within(candidates, rules.scope))
+        found = list(_untrashed(candidates, rules.scope))
         self._oldest_first = sorted(found, key=lambda one: one.activity)
         newest = self._oldest_first[::-1][: rules.keep_last or 0]
         self._newest = {one.id for one in newest}
         self._by_age()
         self._by_size()
 
-    def objection(self, one: Candidate) -> str | None:
+    def reason_to_keep(self, one: RetentionCandidate) -> str | None:
         """Return a reason if the session is among the newest, which are kept."""
         if one.id not in self._newest:
             return None
@@ -176,21 +189,23 @@ class _Listed(_Judging):
         return "it is the most recent" if last == 1 else f"it is among the {last} most recent"
 
     def _by_age(self) -> None:
-        self.take_all([(one, why) for one in self._oldest_first if (why := self._meant(one))])
+        self.select_all(
+            [(one, why) for one in self._oldest_first if (why := self._matched_rule(one))]
+        )
 
-    def _meant(self, one: Candidate) -> str | None:
+    def _matched_rule(self, one: RetentionCandidate) -> str | None:
         """Return the rule that a session matches, in words; `None` if it matches none."""
         rules = self._rules
         if rules.older_than is None and rules.idle is None:
-            return self._surplus(one)
+            return self._surplus_reason(one)
         idle = self._now - one.active_at
         if idle < (rules.older_than or 0 if rules.idle is None else rules.idle):
             return None
         if rules.older_than is not None and self._now - one.created_at < rules.older_than:
             return None
-        return f"idle for {said(idle)}"
+        return f"idle for {age_in_words(idle)}"
 
-    def _surplus(self, one: Candidate) -> str | None:
+    def _surplus_reason(self, one: RetentionCandidate) -> str | None:
         """Match all but the newest sessions if `keep_last` is the only rule."""
         last = self._rules.keep_last
         if last is None or self._rules.max_bytes is not None or one.id in self._newest:
@@ -201,37 +216,41 @@ class _Listed(_Judging):
         limit = self._rules.max_bytes
         if limit is None:
             return
-        remaining = [one for one in self._oldest_first if one.id not in self.going]
+        remaining = [one for one in self._oldest_first if one.id not in self.selected]
         size = sum(one.bytes for one in remaining)
-        passed: dict[str | None, Candidate] = {}
+        passed: dict[str | None, RetentionCandidate] = {}
         for first in remaining:
-            one: Candidate | None = first
-            while one is not None and size > limit and self.take(one, _TOO_LARGE):
+            one: RetentionCandidate | None = first
+            while one is not None and size > limit and self.select(one, _OVER_SIZE_LIMIT):
                 size -= one.bytes
                 one = passed.get(one.parent)  # The parent may have waited for this fork.
             passed[first.id] = first
 
 
-class _Trash(_Judging):
+class _PurgeSelection(_Selection):
     """The sessions in the trash to purge."""
 
     action = "purge"
 
-    def __init__(self, rules: Rules, candidates: Sequence[Candidate], now: int) -> None:
-        super().__init__(_forks(candidates, living=False))
+    def __init__(
+        self, rules: RetentionRules, candidates: Sequence[RetentionCandidate], now: int
+    ) -> None:
+        super().__init__(_forks_by_parent(candidates, living=False))
         if rules.empty_trash is None:
             return
         waiting = [
-            (one, f"in the trash for {said(now - one.trashed_at)}")
+            (one, f"in the trash for {age_in_words(now - one.trashed_at)}")
             for one in sorted(candidates, key=lambda one: one.trashed_at or 0)
             if one.trashed_at is not None
             and now - one.trashed_at >= rules.empty_trash
             and (rules.scope is None or one.scope == rules.scope)
         ]
-        self.take_all(waiting)
+        self.select_all(waiting)
 
 
-def _forks(candidates: Sequence[Candidate], *, living: bool) -> dict[str, list[str]]:
+def _forks_by_parent(
+    candidates: Sequence[RetentionCandidate], *, living: bool
+) -> dict[str, list[str]]:
     """Return {parent: forks}; with `living`, only forks outside the trash."""
     found: dict[str, list[str]] = {}
     for one in candidates:
@@ -240,10 +259,10 @@ def _forks(candidates: Sequence[Candidate], *, living: bool) -> dict[str, list[s
     return found
 
 
-def said(micros: int) -> str:
+def age_in_words(micros: int) -> str:
     """Return a duration in words, in its largest unit, rounded down."""
     passed = timedelta(microseconds=max(0, micros))
-    for name, unit in _SAID:
+    for name, unit in _AGE_UNITS:
         if passed >= unit:
             number = passed // unit
             return f"{number:,} {name}{'s' if number > 1 else ''}"

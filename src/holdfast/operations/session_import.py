@@ -21,27 +21,27 @@ from holdfast import codec
 from holdfast.clock import EPOCH
 from holdfast.operations.append import find_head
 from holdfast.operations.positions import read_preview
-from holdfast.operations.purge_rules import Line, needed
-from holdfast.operations.turns import free_head
+from holdfast.operations.purge_rules import BranchNode, required_seqs
+from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import (
     BranchRow,
+    BranchStart,
     MessageRow,
+    Operation,
     QueueRow,
     SessionRow,
     Snapshot,
-    Start,
     ToolRow,
     Transaction,
     TurnRow,
     UsageRow,
-    Verb,
 )
-from holdfast.titles import USER, Preview
+from holdfast.titles import RANK_USER, Preview
 from holdfast.values import BranchReason, Damage, Message, Raw, Usage
 
-_BATCH: Final = 200
-_MOST: Final = 2**63 - 1
+_BATCH_MESSAGES: Final = 200
+_MAX_INT64: Final = 2**63 - 1
 
 
 class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,22 +57,22 @@ class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
-class Newcomer(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session to import. `source_id` is its id in the source; a substitute has another one here.
 
     Its preview is computed from its messages unless it is given.
     """
 
-    name: str
+    source_id: str
     row: SessionRow
     branches: tuple[NewBranch, ...]
     turns: int
     updated_at: int
     rank: int
-    shows: Preview | None = None
+    preview: Preview | None = None
 
     @property
-    def is_husk(self) -> bool:
+    def is_stub(self) -> bool:
         """True if it exists only for its forks."""
         return self.row.purged_at is not None
 
@@ -86,7 +86,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     branch: int
     row: MessageRow
     blobs: tuple[tuple[str, bytes], ...] = ()
-    needs: tuple[str, ...] = ()
+    needed_blobs: tuple[str, ...] = ()
     lost: bool = False
 
 
@@ -106,13 +106,13 @@ class NewDraft(msgspec.Struct, frozen=True):
     message_id: str | None
 
 
-Item: TypeAlias = NewMessage | NewTurn | UsageRow | QueueRow | NewDraft
+ImportItem: TypeAlias = NewMessage | NewTurn | UsageRow | QueueRow | NewDraft
 
 
-class Cargo(Protocol):
+class SessionSource(Protocol):
     """A source of the contents of sessions. It can be read again from the start."""
 
-    def items(self, session: Newcomer) -> Iterator[Item]:
+    def items(self, session: ImportedSession) -> Iterator[ImportItem]:
         """Yield the contents of a session: each branch's messages in order, then all else."""
         ...
 
@@ -121,7 +121,7 @@ class Cargo(Protocol):
         ...
 
 
-class Arrived(msgspec.Struct):
+class ImportResult(msgspec.Struct):
     """The result of importing a family."""
 
     sessions: list[tuple[int, int]] = []  # Rank, and number in this store.
@@ -130,18 +130,20 @@ class Arrived(msgspec.Struct):
     damage: list[Damage] = []
 
 
-def bring_in(family: Sequence[Newcomer], source: Cargo, new_id: Callable[[], str]) -> Verb[Arrived]:
+def import_sessions(
+    family: Sequence[ImportedSession], source: SessionSource, new_id: Callable[[], str]
+) -> Operation[ImportResult]:
     """Import a family of sessions; those that exist already are skipped."""
-    substitutes = {session.name: new_id() for session in family}
+    substitutes = {session.source_id: new_id() for session in family}
     attempted: set[str] = set()
 
-    def run(tx: Transaction) -> Arrived:
-        return _Arrival(tx, family, source, substitutes, attempted).run()
+    def run(tx: Transaction) -> ImportResult:
+        return _FamilyImport(tx, family, source, substitutes, attempted).run()
 
     return run
 
 
-def stand_in(session: str, branch: int, seq: int, raw: str | None) -> NewMessage:
+def placeholder_message(session: str, branch: int, seq: int, raw: str | None) -> NewMessage:
     """Return a placeholder for a message that could not be read, with its source text if any."""
     message = Message(
         id=f"{session}.{branch}.{seq}.damaged",
@@ -155,7 +157,7 @@ def stand_in(session: str, branch: int, seq: int, raw: str | None) -> NewMessage
     return NewMessage(branch=branch, row=row, blobs=item.blobs, lost=True)
 
 
-def in_order(sessions: Iterable[tuple[int, int]]) -> Verb[None]:
+def restore_list_order(sessions: Iterable[tuple[int, int]]) -> Operation[None]:
     """Write to sessions in the order of their ranks, so that lists show them in that order."""
     numbers = [n for _, n in sorted(sessions)]
 
@@ -169,92 +171,98 @@ def in_order(sessions: Iterable[tuple[int, int]]) -> Verb[None]:
     return run
 
 
-class Known(msgspec.Struct):
+class StoredFamily(msgspec.Struct):
     """What is stored of a family so far: branch numbers and previews by (session, branch)."""
 
     branches: dict[tuple[str, int], int]
     previews: dict[tuple[str, int], Preview]
 
 
-class _Arrival:
+class _FamilyImport:
     """Imports one family within one transaction."""
 
     def __init__(
         self,
         tx: Transaction,
-        family: Sequence[Newcomer],
-        source: Cargo,
+        family: Sequence[ImportedSession],
+        source: SessionSource,
         substitutes: Mapping[str, str],
         attempted: set[str],
     ) -> None:
         self._tx = tx
         self._family = family
-        self._cargo = source
+        self._source = source
         self._substitutes = substitutes
-        self._ours = attempted
-        self._known = Known({}, {})
-        self._arrived = Arrived([], 0, [], [])
+        self._attempted = attempted
+        self._stored = StoredFamily({}, {})
+        self._result = ImportResult([], 0, [], [])
 
-    def run(self) -> Arrived:
+    def run(self) -> ImportResult:
         """Decide what to import, then store it."""
-        existing = {session.name: self._tx.relative(session.row.id) for session in self._family}
-        missing = self._coming(existing)
-        required = self._needed(missing)
-        to_store: list[Newcomer] = []
+        existing = {
+            session.source_id: self._tx.session_or_stub(session.row.id) for session in self._family
+        }
+        missing = self._missing_sessions(existing)
+        required = self._shared_prefixes(missing)
+        to_store: list[ImportedSession] = []
         for session in self._family:
-            if session.name in missing:
+            if session.source_id in missing:
                 to_store.append(session)
                 continue
-            shared = _cut_to(session, required)
+            shared = _stub_of(session, required)
             if not shared.branches:
                 continue
-            row = existing[session.name]
+            row = existing[session.source_id]
             if row is None:
                 to_store.append(shared)
-            elif not self._join(row, shared):
+            elif not self._attach_forks(row, shared):
                 to_store.append(self._substitute(shared))
         for session in to_store:
-            Settling(self._tx, session, self._cargo, self._known, self._arrived).run()
-        return self._arrived
+            SessionWriter(self._tx, session, self._source, self._stored, self._result).run()
+        return self._result
 
-    def _coming(self, existing: Mapping[str, SessionRow | None]) -> set[str]:
+    def _missing_sessions(self, existing: Mapping[str, SessionRow | None]) -> set[str]:
         """Return the ids of sessions to import, and note those that exist as skipped."""
         missing: set[str] = set()
         for session in self._family:
-            row = existing[session.name]
-            if session.is_husk:
+            row = existing[session.source_id]
+            if session.is_stub:
                 continue
             if row is None:
-                missing.add(session.name)
-                self._ours.add(session.name)
-            elif session.name in self._ours:
+                missing.add(session.source_id)
+                self._attempted.add(session.source_id)
+            elif session.source_id in self._attempted:
                 # An earlier attempt seemed to fail, but its commit went through.
-                self._arrived.sessions.append((session.rank, row.n))
-                self._arrived.messages += sum(b.last_seq - b.fork_seq for b in session.branches)
+                self._result.sessions.append((session.rank, row.n))
+                self._result.messages += sum(b.last_seq - b.fork_seq for b in session.branches)
             else:
-                self._arrived.skipped.append(session.name)
+                self._result.skipped.append(session.source_id)
                 if row.purged_at is not None:
                     what = "was purged here, and forks still need some of it; it was not imported"
-                    self._arrived.damage.append(Damage(what=what, session_id=session.name))
+                    self._result.damage.append(Damage(what=what, session_id=session.source_id))
         return missing
 
-    def _needed(self, missing: set[str]) -> dict[tuple[str, int], int]:
+    def _shared_prefixes(self, missing: set[str]) -> dict[tuple[str, int], int]:
         """Return what imported sessions share with the others: {(session, branch): last seq}."""
-        numbers = {session.name: n for n, session in enumerate(self._family)}
+        numbers = {session.source_id: n for n, session in enumerate(self._family)}
         indexes: dict[tuple[str, int], int] = {}
         nodes = []
         for session in self._family:
             for branch in session.branches:
                 parent = None if branch.parent is None else indexes.get(branch.parent)
-                index = indexes[session.name, branch.number] = len(indexes)
-                nodes.append(Line(index, numbers[session.name], parent, branch.fork_seq))
-        others = [numbers[session.name] for session in self._family if session.name not in missing]
-        required = needed(nodes, others)
+                index = indexes[session.source_id, branch.number] = len(indexes)
+                nodes.append(BranchNode(index, numbers[session.source_id], parent, branch.fork_seq))
+        others = [
+            numbers[session.source_id]
+            for session in self._family
+            if session.source_id not in missing
+        ]
+        required = required_seqs(nodes, others)
         return {key: required[index] for key, index in indexes.items() if index in required}
 
     # --------------------------------------------------------------------- existing sessions
 
-    def _join(self, row: SessionRow, shared: Newcomer) -> bool:
+    def _attach_forks(self, row: SessionRow, shared: ImportedSession) -> bool:
         """Attach forks to the existing session if it has what they share; return whether it does.
 
         Its row is not locked: nothing is written to it, and erasures run alone.
@@ -265,27 +273,27 @@ class _Arrival:
             stored = self._tx.branch(row.n, branch.number)
             if stored is None or stored.last_seq < branch.last_seq:
                 return False
-            if not starts_alike(stored, branch, ChainMap(known, self._known.branches)):
+            if not has_same_start(stored, branch, ChainMap(known, self._stored.branches)):
                 return False
             found[branch.number] = stored
-            known[shared.name, branch.number] = stored.n
-        messages = (i for i in self._cargo.items(shared) if isinstance(i, NewMessage))
-        if first_unlike(self._tx, messages, found) is not None:
+            known[shared.source_id, branch.number] = stored.n
+        messages = (i for i in self._source.items(shared) if isinstance(i, NewMessage))
+        if first_difference(self._tx, messages, found) is not None:
             return False
-        self._known.branches.update(known)
+        self._stored.branches.update(known)
         return True
 
-    def _substitute(self, shared: Newcomer) -> Newcomer:
-        name = self._substitutes[shared.name]
+    def _substitute(self, shared: ImportedSession) -> ImportedSession:
+        name = self._substitutes[shared.source_id]
         what = (
-            f"session {shared.name} has another history here; what its forks shared with it was "
-            f"imported as {name}"
+            f"session {shared.source_id} has another history here; what its forks shared with it "
+            f"was imported as {name}"
         )
-        self._arrived.damage.append(Damage(what=what, session_id=shared.name))
+        self._result.damage.append(Damage(what=what, session_id=shared.source_id))
         return msgspec.structs.replace(shared, row=msgspec.structs.replace(shared.row, id=name))
 
 
-def first_unlike(
+def first_difference(
     snapshot: Snapshot, messages: Iterable[NewMessage], found: Mapping[int, BranchRow]
 ) -> NewMessage | None:
     """Return the first message that differs from the stored one; `lost` ones are not compared."""
@@ -300,7 +308,7 @@ def first_unlike(
     return None
 
 
-def starts_alike(
+def has_same_start(
     stored: BranchRow, branch: NewBranch, known: Mapping[tuple[str, int], int]
 ) -> bool:
     """True if a stored branch has the same parent and start as an imported one."""
@@ -311,12 +319,12 @@ def starts_alike(
     return known.get(branch.parent) == stored.parent
 
 
-def _cut_to(session: Newcomer, required: Mapping[tuple[str, int], int]) -> Newcomer:
+def _stub_of(session: ImportedSession, required: Mapping[tuple[str, int], int]) -> ImportedSession:
     """Return a stub of a session: only what its forks share."""
     branches = [
-        msgspec.structs.replace(branch, last_seq=required[session.name, branch.number])
+        msgspec.structs.replace(branch, last_seq=required[session.source_id, branch.number])
         for branch in session.branches
-        if (session.name, branch.number) in required
+        if (session.source_id, branch.number) in required
     ]
     row = SessionRow(
         n=0,
@@ -347,7 +355,7 @@ def _batches(items: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
     """Group consecutive messages of a branch."""
     batch: list[NewMessage] = []
     for item in items:
-        if batch and (len(batch) >= _BATCH or item.branch != batch[0].branch):
+        if batch and (len(batch) >= _BATCH_MESSAGES or item.branch != batch[0].branch):
             yield batch
             batch = []
         batch.append(item)
@@ -355,7 +363,7 @@ def _batches(items: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
         yield batch
 
 
-class Settling:
+class SessionWriter:
     """Stores one session with its contents.
 
     With `keep_open_turn` a turn that is open in the source stays open here, without a holder; else
@@ -365,20 +373,20 @@ class Settling:
     def __init__(
         self,
         tx: Transaction,
-        session: Newcomer,
-        source: Cargo,
-        stored: Known,
-        result: Arrived,
+        session: ImportedSession,
+        source: SessionSource,
+        stored: StoredFamily,
+        result: ImportResult,
         *,
         keep_open_turn: bool = False,
     ) -> None:
         self._tx = tx
-        self._who = session
-        self._stands = keep_open_turn
-        self._cargo = source
-        self._known = stored
-        self._arrived = result
-        self._reached = {branch.number: branch.fork_seq for branch in session.branches}
+        self._session = session
+        self._keep_open_turn = keep_open_turn
+        self._source = source
+        self._stored = stored
+        self._result = result
+        self._last_seqs = {branch.number: branch.fork_seq for branch in session.branches}
         self._batch: list[NewMessage] = []
         self._open: NewTurn | None = None
         self._usage, self._cost = Usage(), 0
@@ -387,50 +395,50 @@ class Settling:
 
     def run(self) -> None:
         """Store the row, branches and contents, then the head."""
-        self._begin()
-        for item in self._cargo.items(self._who):
+        self._store_row_and_branches()
+        for item in self._source.items(self._session):
             if isinstance(item, NewMessage):
-                self._message(item)
-            elif not self._who.is_husk:
-                self._belonging(item)
-        self._place()
-        for branch in self._who.branches[: None if self._who.is_husk else -1]:
-            self._tx.end_branch(self._branch(branch.number), self._reached[branch.number])
-        if not self._who.is_husk:
-            self._finish()
-            self._arrived.sessions.append((self._who.rank, self._n))
+                self._add_message(item)
+            elif not self._session.is_stub:
+                self._store_item(item)
+        self._flush_batch()
+        for branch in self._session.branches[: None if self._session.is_stub else -1]:
+            self._tx.end_branch(self._branch(branch.number), self._last_seqs[branch.number])
+        if not self._session.is_stub:
+            self._write_head()
+            self._result.sessions.append((self._session.rank, self._n))
 
     def _branch(self, number: int) -> int:
-        return self._known.branches[self._who.name, number]
+        return self._stored.branches[self._session.source_id, number]
 
-    def _begin(self) -> None:
+    def _store_row_and_branches(self) -> None:
         """Store the session's row and branches."""
-        row, branches = self._named(), self._who.branches
+        row, branches = self._row_with_free_key(), self._session.branches
         self._n = self._tx.add_session(row, self._start(branches[0]))
         for branch in branches:
-            if branch.number == 1 and not self._who.is_husk:
+            if branch.number == 1 and not self._session.is_stub:
                 first = self._tx.branch(self._n, 1)
                 n = 0 if first is None else first.n
             else:
                 start = self._start(branch)
                 n = self._tx.add_branch(self._n, branch.number, start, branch.created_at)
-            self._known.branches[self._who.name, branch.number] = n
+            self._stored.branches[self._session.source_id, branch.number] = n
 
-    def _named(self) -> SessionRow:
+    def _row_with_free_key(self) -> SessionRow:
         """Return the session's row, without its key if another session here has it."""
-        row = self._who.row
+        row = self._session.row
         if row.key is None or row.trashed_at is not None:
             return row
         taken = self._tx.find_session(key=row.key)
         if taken is None:
             return row
         what = f"session {taken.id} already has its key; it was imported without a key"
-        self._arrived.damage.append(Damage(what=what, session_id=row.id))
+        self._result.damage.append(Damage(what=what, session_id=row.id))
         return msgspec.structs.replace(row, key=None)
 
-    def _start(self, branch: NewBranch) -> Start:
-        return Start(
-            parent=None if branch.parent is None else self._known.branches[branch.parent],
+    def _start(self, branch: NewBranch) -> BranchStart:
+        return BranchStart(
+            parent=None if branch.parent is None else self._stored.branches[branch.parent],
             fork_seq=branch.fork_seq,
             asked_seq=branch.asked_seq,
             reason=branch.reason,
@@ -439,28 +447,30 @@ class Settling:
 
     # -------------------------------------------------------------------------------- messages
 
-    def _message(self, item: NewMessage) -> None:
-        if self._batch and (len(self._batch) >= _BATCH or item.branch != self._batch[0].branch):
-            self._place()
+    def _add_message(self, item: NewMessage) -> None:
+        if self._batch and (
+            len(self._batch) >= _BATCH_MESSAGES or item.branch != self._batch[0].branch
+        ):
+            self._flush_batch()
         self._batch.append(item)
 
-    def _place(self) -> None:
+    def _flush_batch(self) -> None:
         """Store the collected messages."""
         if not self._batch:
             return
         batch, self._batch = self._batch, []
         number = batch[0].branch
         branch = self._branch(number)
-        batch = self._each_id_once(branch, batch)
+        batch = self._replace_duplicates(branch, batch)
         self._tx.add_messages(branch, [item.row for item in batch])
         for item in batch:
-            self._blobs(branch, item)
-            if not self._who.is_husk:
+            self._store_blobs(branch, item)
+            if not self._session.is_stub:
                 self._turns = max(self._turns, item.row.turn or 0)
-        self._reached[number] = batch[-1].row.seq
-        self._arrived.messages += sum(not item.lost for item in batch)
+        self._last_seqs[number] = batch[-1].row.seq
+        self._result.messages += sum(not item.lost for item in batch)
 
-    def _each_id_once(self, branch: int, batch: Sequence[NewMessage]) -> list[NewMessage]:
+    def _replace_duplicates(self, branch: int, batch: Sequence[NewMessage]) -> list[NewMessage]:
         """Replace messages whose id the history has already by damaged placeholders."""
         seen = set(self._tx.stored(branch, [item.row.id for item in batch]))
         found: list[NewMessage] = []
@@ -468,43 +478,45 @@ class Settling:
             if item.row.id in seen:
                 raw = item.row.body.decode("utf-8", "backslashreplace")
                 what = f"message {item.row.seq} has the id of another message"
-                self._tell(what, item.row.seq)
-                found.append(stand_in(self._who.row.id, item.branch, item.row.seq, raw))
+                self._report_damage(what, item.row.seq)
+                found.append(
+                    placeholder_message(self._session.row.id, item.branch, item.row.seq, raw)
+                )
             else:
                 seen.add(item.row.id)
                 found.append(item)
         return found
 
-    def _tell(self, what: str, seq: int | None = None) -> None:
-        damage = Damage(what=what, session_id=self._who.row.id, seq=seq)
-        self._arrived.damage.append(damage)
+    def _report_damage(self, what: str, seq: int | None = None) -> None:
+        damage = Damage(what=what, session_id=self._session.row.id, seq=seq)
+        self._result.damage.append(damage)
 
-    def _blobs(self, branch: int, item: NewMessage) -> None:
+    def _store_blobs(self, branch: int, item: NewMessage) -> None:
         for sha256, data in item.blobs:
             self._tx.add_blob(branch, item.row.seq, sha256, data)
-        for sha256 in item.needs:
-            if self._tx.refer_blob(branch, item.row.seq, sha256):
+        for sha256 in item.needed_blobs:
+            if self._tx.add_blob_reference(branch, item.row.seq, sha256):
                 continue
-            found = self._cargo.blob(sha256)
+            found = self._source.blob(sha256)
             if found is None:
-                self._tell(f"the data of a file, {sha256}, is missing", item.row.seq)
+                self._report_damage(f"the data of a file, {sha256}, is missing", item.row.seq)
             else:
                 self._tx.add_blob(branch, item.row.seq, sha256, found)
 
     # --------------------------------------------------------- turns, usage, queue, drafts, head
 
-    def _belonging(self, item: NewTurn | UsageRow | QueueRow | NewDraft) -> None:
+    def _store_item(self, item: NewTurn | UsageRow | QueueRow | NewDraft) -> None:
         if isinstance(item, NewTurn):
-            self._turn(item)
+            self._store_turn(item)
         elif isinstance(item, UsageRow):
-            self._spent(item)
+            self._count_usage(item)
         elif isinstance(item, QueueRow):
             self._tx.add_queued(self._n, item)
             self._queued += 1
         else:
-            self._draft(item)
+            self._store_draft(item)
 
-    def _turn(self, turn: NewTurn) -> None:
+    def _store_turn(self, turn: NewTurn) -> None:
         self._turns = max(self._turns, turn.row.number)
         if self._open is not None:
             self._close_turn()
@@ -521,40 +533,40 @@ class Settling:
             self._tx.put_turn(row)
             self._open = None
 
-    def _spent(self, row: UsageRow) -> None:
+    def _count_usage(self, row: UsageRow) -> None:
         usage, cost = self._usage + row.usage, self._cost + row.cost
-        if max(cost, *msgspec.structs.astuple(usage)) > _MOST:
-            self._tell("its usage adds up to more than can be stored; some was left out")
+        if max(cost, *msgspec.structs.astuple(usage)) > _MAX_INT64:
+            self._report_damage("its usage adds up to more than can be stored; some was left out")
             return
         self._usage, self._cost = usage, cost
-        self._spend(row)
+        self._store_usage(row)
 
-    def _spend(self, row: UsageRow) -> None:
+    def _store_usage(self, row: UsageRow) -> None:
         self._tx.add_usage(self._n, row)
 
-    def _draft(self, draft: NewDraft) -> None:
+    def _store_draft(self, draft: NewDraft) -> None:
         """Store a draft of the open turn unless its message is stored already."""
         if self._open is None or self._open.row.number != draft.turn:
             return
-        self._place()
-        active = self._branch(self._who.branches[-1].number)
+        self._flush_batch()
+        active = self._branch(self._session.branches[-1].number)
         if draft.message_id is None or not self._tx.stored(active, [draft.message_id]):
             self._tx.put_draft(self._n, draft.turn, draft.number, draft.record)
 
     def _preview(self, last: NewBranch, branch: int, seq: int) -> Preview:
         """Return the preview of the history, which is often that of the parent's."""
-        if self._who.shows is not None:
-            return self._who.shows
-        shown = None if last.parent is None else self._known.previews.get(last.parent)
-        if shown is None or shown.rank != USER or shown.seq > last.fork_seq:
+        if self._session.preview is not None:
+            return self._session.preview
+        shown = None if last.parent is None else self._stored.previews.get(last.parent)
+        if shown is None or shown.rank != RANK_USER or shown.seq > last.fork_seq:
             shown = read_preview(self._tx, branch, seq)
-        self._known.previews[self._who.name, last.number] = shown
+        self._stored.previews[self._session.source_id, last.number] = shown
         return shown
 
-    def _finish(self) -> None:
+    def _write_head(self) -> None:
         """Write the head as it was in the source."""
-        last = self._who.branches[-1]
-        branch, seq = self._branch(last.number), self._reached[last.number]
+        last = self._session.branches[-1]
+        branch, seq = self._branch(last.number), self._last_seqs[last.number]
         if self._open is not None and self._open.row.number != self._turns:
             self._close_turn()
         shown = self._preview(last, branch, seq)
@@ -565,7 +577,7 @@ class Settling:
             seq=seq,
             turns=self._turns,
             open_turn=None if self._open is None else self._open.row.number,
-            updated_at=self._who.updated_at,
+            updated_at=self._session.updated_at,
             usage=self._usage,
             cost=self._cost,
             preview=shown.text,
@@ -574,5 +586,5 @@ class Settling:
             queued=self._queued,
         )
         self._tx.put_head(head)
-        if not self._stands:
-            free_head(self._tx, find_head(self._tx, self._n))
+        if not self._keep_open_turn:
+            require_free_head(self._tx, find_head(self._tx, self._n))

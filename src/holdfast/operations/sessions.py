@@ -8,12 +8,12 @@ import msgspec
 
 from holdfast import codec, validation
 from holdfast.errors import BadMessage, Conflict, Invalid, KeyTaken, SessionNotFound
-from holdfast.operations.append import compare, find_head, head_of, show_preview
-from holdfast.operations.positions import locate, preview_at, start_at
+from holdfast.operations.append import check_expected_head, find_head, to_head, with_preview
+from holdfast.operations.positions import preview_at, resolve_position, start_at
 from holdfast.operations.queries import describe
-from holdfast.storage.protocol import SessionRow, Start, Transaction, Verb
+from holdfast.storage.protocol import BranchStart, Operation, SessionRow, Transaction
 from holdfast.titles import may_retitle
-from holdfast.values import JSON, Goal, Head, Place, Relation, SessionInfo
+from holdfast.values import JSON, Goal, Head, MessageRef, Relation, SessionInfo
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     metadata: bytes
 
 
-def identity(
+def make_identity(
     *,
     id: str,
     key: str | None = None,
@@ -71,7 +71,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     parent: int
     relation: Relation
-    at: Place | None = None
+    at: MessageRef | None = None
     expect: Head | None = None
 
 
@@ -85,7 +85,7 @@ def check_relation(relation: object, *, parent: bool) -> None:
 
 def create(
     fields: Identity, *, reuse: bool = False, origin: Origin | None = None
-) -> Verb[SessionRow]:
+) -> Operation[SessionRow]:
     """Create a session. If its key is taken: with `reuse` return that session, else `KeyTaken`.
 
     A session that forks or continues another shares the history of that one; see `Relation`.
@@ -106,32 +106,32 @@ def create(
                 )
         row = _new_row(fields, tx.now())
         if origin is not None:
-            return _descend(tx, row, origin)
-        return msgspec.structs.replace(row, n=tx.add_session(row, Start(token=row.id)))
+            return _create_child(tx, row, origin)
+        return msgspec.structs.replace(row, n=tx.add_session(row, BranchStart(token=row.id)))
 
     return run
 
 
-def _descend(tx: Transaction, row: SessionRow, origin: Origin) -> SessionRow:
+def _create_child(tx: Transaction, row: SessionRow, origin: Origin) -> SessionRow:
     """Create a session that has a parent."""
     head, parent = find_head(tx, origin.parent), tx.session(origin.parent)
     if parent is None:
         raise SessionNotFound("the parent is no longer in the store; nothing was stored.")
-    compare(origin.expect, head_of(head))
+    check_expected_head(origin.expect, to_head(head))
     row = msgspec.structs.replace(row, parent=parent.id, relation=origin.relation)
     if origin.relation in {"fork", "continue", "reset"}:
-        row = _inherited(row, parent)
+        row = _with_inherited_fields(row, parent)
     if origin.relation not in {"fork", "continue"}:
-        return msgspec.structs.replace(row, n=tx.add_session(row, Start(token=row.id)))
-    start = start_at(tx, head, locate(tx, head, origin.at), origin.relation, row.id)
+        return msgspec.structs.replace(row, n=tx.add_session(row, BranchStart(token=row.id)))
+    start = start_at(tx, head, resolve_position(tx, head, origin.at), origin.relation, row.id)
     shown = preview_at(tx, head, start)
     row = msgspec.structs.replace(row, n=tx.add_session(row, start))
     if shown.text is not None:
-        tx.put_head(show_preview(find_head(tx, row.n), shown))
+        tx.put_head(with_preview(find_head(tx, row.n), shown))
     return row
 
 
-def _inherited(row: SessionRow, parent: SessionRow) -> SessionRow:
+def _with_inherited_fields(row: SessionRow, parent: SessionRow) -> SessionRow:
     """Return the row with the parent's scope, agent, model and cwd where it has none."""
     return msgspec.structs.replace(
         row,
@@ -212,7 +212,7 @@ def _check_goal(goal: object) -> None:
         )
 
 
-def update(session: int, changes: Changes) -> Verb[SessionInfo]:
+def update(session: int, changes: Changes) -> Operation[SessionInfo]:
     """Update the fields of a session. `metadata` is merged; a `None` in it removes a key."""
 
     def run(tx: Transaction) -> SessionInfo:
@@ -220,7 +220,7 @@ def update(session: int, changes: Changes) -> Verb[SessionInfo]:
         if row is None:
             raise SessionNotFound("this session is no longer in the store; nothing was stored.")
         _check_expected(row, changes)
-        changed = _changed(row, changes)
+        changed = _apply_changes(row, changes)
         # Described before the write: a later read could fail with the change already stored.
         described = describe(tx, changed, find_head(tx, session))
         if changed != row:
@@ -241,7 +241,7 @@ def _check_expected(row: SessionRow, changes: Changes) -> None:
         )
 
 
-def _changed(row: SessionRow, changes: Changes) -> SessionRow:
+def _apply_changes(row: SessionRow, changes: Changes) -> SessionRow:
     kept = {
         name: value
         for name, value in changes.items()

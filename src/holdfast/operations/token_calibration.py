@@ -18,64 +18,66 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast import tokens
-from holdfast.values import Measured, Message, Thinking, Usage
+from holdfast.values import MeasuredTokens, Message, Thinking, Usage
 
-REACH: Final = 8  # how many messages back the previous reply is searched for
-_UNKNOWN: Final = frozenset({"damaged", "erased"})
-_ENOUGH: Final = 500  # estimated tokens, below which there is no factor
-_STEPS: Final = 50
+LOOKBACK_MESSAGES: Final = 8  # how many messages back the previous reply is searched for
+_NOT_COMPARABLE: Final = frozenset({"damaged", "erased"})
+_MIN_ESTIMATED_TOKENS: Final = 500  # estimated tokens, below which there is no factor
+_STEPS_PER_UNIT: Final = 50
 _LEAST, _MOST = 0.5, 3.0
 
 
-def reported(message: Message) -> Usage | None:
+def reported_usage(message: Message) -> Usage | None:
     """Return the usage a provider reported with a message; `None` unless it is a complete reply."""
     return message.usage if message.role == "assistant" and message.status == "complete" else None
 
 
-def measure(message: Message, before: Sequence[Message]) -> Measured:
+def compare_reply_tokens(message: Message, before: Sequence[Message]) -> MeasuredTokens:
     """Return reported and estimated tokens for a reply; zeros if they cannot be compared.
 
     `before` has the messages before it, the newest last.
     """
-    usage = reported(message)
+    usage = reported_usage(message)
     if usage is None:
-        return Measured()
-    return _grown(usage, message.model, before) or _replied(usage, message)
+        return MeasuredTokens()
+    return _compare_growth(usage, message.model, before) or _compare_reply(usage, message)
 
 
-def _grown(usage: Usage, model: str | None, before: Sequence[Message]) -> Measured | None:
+def _compare_growth(
+    usage: Usage, model: str | None, before: Sequence[Message]
+) -> MeasuredTokens | None:
     """Compare by how much the request grew since the previous reply; `None` if it cannot be."""
     estimated = 0
     for message in reversed(before):
-        if message.status in _UNKNOWN or any(isinstance(p, Thinking) for p in message.parts):
+        if message.status in _NOT_COMPARABLE or any(isinstance(p, Thinking) for p in message.parts):
             return None
         estimated += tokens.of_message(message) if message.tokens is None else message.tokens
-        sent = reported(message)
+        sent = reported_usage(message)
         if sent is not None:
             counted = usage.input - sent.input
-            if message.model != model or not sent.input or not _is_likely(counted, estimated):
+            if message.model != model or not sent.input or not _is_plausible(counted, estimated):
                 return None
-            return Measured(counted, estimated)
+            return MeasuredTokens(counted, estimated)
     return None
 
 
-def _replied(usage: Usage, message: Message) -> Measured:
+def _compare_reply(usage: Usage, message: Message) -> MeasuredTokens:
     """Compare the text of the reply itself."""
     has_thinking = any(isinstance(part, Thinking) for part in message.parts)
     counted, estimated = usage.output - usage.reasoning, tokens.of_reply(message)
-    if (has_thinking and not usage.reasoning) or not _is_likely(counted, estimated):
-        return Measured()
-    return Measured(counted, estimated)
+    if (has_thinking and not usage.reasoning) or not _is_plausible(counted, estimated):
+        return MeasuredTokens()
+    return MeasuredTokens(counted, estimated)
 
 
-def _is_likely(counted: int, estimated: int) -> bool:
+def _is_plausible(counted: int, estimated: int) -> bool:
     """Return whether both counts may be of the same text."""
     return _LEAST * estimated <= counted <= _MOST * estimated and estimated > 0
 
 
-def factor(measured: Measured) -> float:
+def correction_factor(measured: MeasuredTokens) -> float:
     """Return the factor that corrects estimates; 1 until enough tokens were compared."""
-    if measured.estimated < _ENOUGH:
+    if measured.estimated < _MIN_ESTIMATED_TOKENS:
         return 1.0
     exact = measured.counted / measured.estimated
-    return min(_MOST, max(_LEAST, round(exact * _STEPS) / _STEPS))
+    return min(_MOST, max(_LEAST, round(exact * _STEPS_PER_UNIT) / _STEPS_PER_UNIT))

@@ -13,26 +13,26 @@ from typing import Final
 from holdfast import codec
 from holdfast.clock import EPOCH
 from holdfast.operations import residue
-from holdfast.operations.append import find_head, show_preview
+from holdfast.operations.append import find_head, with_preview
 from holdfast.operations.history import read_row
 from holdfast.operations.positions import read_preview
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import MessageRow, Query, SessionRow, Snapshot, Transaction
 
-MOST_FRAGMENTS: Final = 16
+MAX_FRAGMENTS: Final = 16
 
 
-class Changed(Exception):
+class StaleErasurePlan(Exception):
     """The messages to erase are no longer those that were planned. Nothing was written."""
 
 
-def refuse_changes(planned: Sequence[Segment] | None, found: Sequence[Segment]) -> None:
+def refuse_stale_plan(planned: Sequence[Segment] | None, found: Sequence[Segment]) -> None:
     """Raise `StaleErasurePlan` if `found` differs from `planned`; `None` means no plan was made."""
     if planned is not None and list(planned) != list(found):
-        raise Changed
+        raise StaleErasurePlan
 
 
-def bury(tx: Transaction, branch: int, owner: str, row: MessageRow) -> frozenset[str]:
+def write_tombstone(tx: Transaction, branch: int, owner: str, row: MessageRow) -> frozenset[str]:
     """Replace a message by a tombstone and return the hashes of the blobs it referred to."""
     message = read_row(tx, owner, row)
     stone = codec.encode(codec.tombstone(message), EPOCH, known=True)
@@ -40,7 +40,7 @@ def bury(tx: Transaction, branch: int, owner: str, row: MessageRow) -> frozenset
     return tx.put_tombstone(branch, MessageRow(row.seq, row.id, row.turn, crc, stone.body))
 
 
-def heirs(snapshot: Snapshot, starts: Mapping[int, int]) -> dict[str, int]:
+def dependants(snapshot: Snapshot, starts: Mapping[int, int]) -> dict[str, int]:
     """Return the sessions, not purged, whose histories include these messages: {id: number}.
 
     `starts` names branches, each with the first seq that counts.
@@ -60,7 +60,7 @@ def heirs(snapshot: Snapshot, starts: Mapping[int, int]) -> dict[str, int]:
     return found
 
 
-def descent(snapshot: Snapshot, session_id: str) -> Iterator[SessionRow]:
+def descendants(snapshot: Snapshot, session_id: str) -> Iterator[SessionRow]:
     """Yield all descendants of a session, purged ones included."""
     pending, seen = [session_id], {session_id}
     while pending:
@@ -71,36 +71,36 @@ def descent(snapshot: Snapshot, session_id: str) -> Iterator[SessionRow]:
                 yield child
 
 
-def renew_previews(tx: Transaction, sessions: Iterable[int]) -> None:
+def refresh_previews(tx: Transaction, sessions: Iterable[int]) -> None:
     """Recompute previews, so that no list shows erased text. Followers see this as activity."""
     for session in sessions:
         head = find_head(tx, session)
-        tx.put_head(show_preview(head, read_preview(tx, head.branch, head.seq)))
+        tx.put_head(with_preview(head, read_preview(tx, head.branch, head.seq)))
 
 
 # --------------------------------------------------------------------------------------- fragments
 
 
-def sample(to_erase: Sequence[Segment]) -> Query[list[bytes]]:
+def sample_fragments(to_erase: Sequence[Segment]) -> Query[list[bytes]]:
     """Return fragments of the messages to erase, to search the files for them afterwards."""
 
     def run(snapshot: Snapshot) -> list[bytes]:
-        sampled = list(_spread(to_erase))
-        each = max(1, MOST_FRAGMENTS // max(1, len(sampled)))
+        sampled = list(_sample_messages(to_erase))
+        each = max(1, MAX_FRAGMENTS // max(1, len(sampled)))
         found: list[bytes] = []
         for segment in sampled:
             for _, rows in snapshot.messages([segment]):
                 for row in rows:
-                    found += _of_row(snapshot, row, each)
-        return residue.thinned(found, MOST_FRAGMENTS)
+                    found += _row_fragments(snapshot, row, each)
+        return residue.sample_evenly(found, MAX_FRAGMENTS)
 
     return run
 
 
-def _spread(to_erase: Sequence[Segment]) -> Iterator[Segment]:
+def _sample_messages(to_erase: Sequence[Segment]) -> Iterator[Segment]:
     """Yield single messages, spread evenly over these ranges."""
     total = sum((span.last or 0) - span.first + 1 for span in to_erase)
-    step, skip = max(1, total // MOST_FRAGMENTS), 0
+    step, skip = max(1, total // MAX_FRAGMENTS), 0
     for span in to_erase:
         last = span.last or 0
         for seq in range(span.first + skip, last + 1, step):
@@ -109,9 +109,9 @@ def _spread(to_erase: Sequence[Segment]) -> Iterator[Segment]:
         skip = skip - length if skip >= length else -(length - skip) % step
 
 
-def _of_row(snapshot: Snapshot, row: MessageRow, limit: int) -> list[bytes]:
+def _row_fragments(snapshot: Snapshot, row: MessageRow, limit: int) -> list[bytes]:
     """Return fragments of one message and of its blobs."""
-    found = residue.of_body(row.body, limit)
-    for sha256 in residue.hashes(row.body):
-        found += residue.of_data(snapshot.blob(sha256) or b"", limit)
-    return residue.thinned(found, limit)
+    found = residue.body_fragments(row.body, limit)
+    for sha256 in residue.blob_hashes(row.body):
+        found += residue.data_fragments(snapshot.blob(sha256) or b"", limit)
+    return residue.sample_evenly(found, limit)

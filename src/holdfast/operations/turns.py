@@ -15,29 +15,36 @@ import msgspec
 
 from holdfast import codec, tokens
 from holdfast.clock import to_datetime
-from holdfast.draft_parts import Chunk, Opening, put_together
+from holdfast.draft_parts import DraftChunk, DraftOpening, merge_deltas
 from holdfast.errors import SessionBusy, TooLarge
 from holdfast.ids import message_id, turn_id
-from holdfast.operations.append import find_head, held_head, lost, new_messages, new_tool, place
-from holdfast.operations.leases import may_take_over, settled
-from holdfast.operations.token_calibration import REACH
+from holdfast.operations.append import (
+    fenced_head,
+    find_head,
+    insert_messages,
+    new_messages,
+    new_tool_row,
+    turn_lost_error,
+)
+from holdfast.operations.leases import final_outcome, may_take_over
+from holdfast.operations.token_calibration import LOOKBACK_MESSAGES
 from holdfast.processes import has_given_up, is_alive
 from holdfast.storage.protocol import (
-    Foreseen,
-    Foresight,
     HeadRow,
+    Operation,
+    Prefetch,
+    Prefetched,
     ToolRow,
     Transaction,
     TurnRow,
-    Verb,
 )
 from holdfast.values import JSON, Holder, Message, Part, Raw, Recovered, Usage
 
 Ending = Literal["sealed", "cancelled", "failed", "interrupted"]
-_SECOND = 1_000_000
+_SECOND_US = 1_000_000
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenedTurn(msgspec.Struct, frozen=True):
     """A turn that was opened, and what was recovered first."""
 
     number: int
@@ -45,7 +52,7 @@ class Opened(msgspec.Struct, frozen=True):
     recovered: Recovered | None
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class TurnClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A request to open a turn: who will hold it, and for how many seconds each lease lasts."""
 
     session: int
@@ -56,16 +63,16 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
 
 
-def open_turn(claim: Claim) -> Verb[Opened]:
+def open_turn(claim: TurnClaim) -> Operation[OpenedTurn]:
     """Open a turn, first recovering one that a crash left open; `SessionBusy` while one is held."""
 
-    def run(tx: Transaction) -> Opened:
+    def run(tx: Transaction) -> OpenedTurn:
         head = find_head(tx, claim.session)
         recovered: Recovered | None = None
         if head.open_turn is not None:
             current = tx.turn(claim.session, head.open_turn)
             if current is not None and current.token == claim.token:
-                return Opened(current.number, current.started_at, None)
+                return OpenedTurn(current.number, current.started_at, None)
             recovered = _take_over(tx, head, current)
             head = find_head(tx, claim.session)
         row = _new_turn(claim, head, tx.now())
@@ -75,12 +82,12 @@ def open_turn(claim: Claim) -> Verb[Opened]:
                 head, turns=row.number, open_turn=row.number, updated_at=row.started_at
             )
         )
-        return Opened(row.number, row.started_at, recovered)
+        return OpenedTurn(row.number, row.started_at, recovered)
 
-    return Foreseen(run, Foresight(claim.session))
+    return Prefetched(run, Prefetch(claim.session))
 
 
-def _new_turn(claim: Claim, head: HeadRow, now: int) -> TurnRow:
+def _new_turn(claim: TurnClaim, head: HeadRow, now: int) -> TurnRow:
     return TurnRow(
         session=claim.session,
         number=head.turns + 1,
@@ -89,7 +96,7 @@ def _new_turn(claim: Claim, head: HeadRow, now: int) -> TurnRow:
         run_id=claim.run_id,
         model=claim.model,
         holder=claim.holder,
-        lease_until=now + int(claim.lease * _SECOND),
+        lease_until=now + int(claim.lease * _SECOND_US),
         first_seq=head.seq,
         started_at=now,
         ended_at=None,
@@ -99,32 +106,32 @@ def _new_turn(claim: Claim, head: HeadRow, now: int) -> TurnRow:
     )
 
 
-def renew(session: int, turn: int, lease: float) -> Verb[None]:
+def renew(session: int, turn: int, lease: float) -> Operation[None]:
     """Extend the lease of an open turn."""
 
     def run(tx: Transaction) -> None:
-        held_head(tx, session, turn)
-        row = _turn(tx, session, turn)
-        until = tx.now() + int(lease * _SECOND)
+        fenced_head(tx, session, turn)
+        row = _require_turn(tx, session, turn)
+        until = tx.now() + int(lease * _SECOND_US)
         tx.put_turn(msgspec.structs.replace(row, lease_until=until))
 
-    return Foreseen(run, Foresight(session, looks=("turn",), turn=turn))
+    return Prefetched(run, Prefetch(session, items=("turn",), turn=turn))
 
 
-def start_tool(session: int, turn: int, call_id: str) -> Verb[None]:
+def start_tool(session: int, turn: int, call_id: str) -> Operation[None]:
     """Record that a tool starts now, before it can have an effect."""
 
     def run(tx: Transaction) -> None:
-        held_head(tx, session, turn)
+        fenced_head(tx, session, turn)
         known = {row.call_id: row for row in tx.tools(session, turn)}
-        row = known.get(call_id) or new_tool(_turn(tx, session, turn), call_id, None)
+        row = known.get(call_id) or new_tool_row(_require_turn(tx, session, turn), call_id, None)
         if row.outcome == "called":
             tx.put_tool(msgspec.structs.replace(row, outcome="running", started_at=tx.now()))
 
-    return Foreseen(run, Foresight(session, looks=("turn", "tools"), turn=turn))
+    return Prefetched(run, Prefetch(session, items=("turn", "tools"), turn=turn))
 
 
-def end_turn(session: int, turn: int, state: Ending, error: str | None = None) -> Verb[None]:
+def end_turn(session: int, turn: int, state: Ending, error: str | None = None) -> Operation[None]:
     """End a turn for its holder. Ending it again with the same state changes nothing."""
 
     def run(tx: Transaction) -> None:
@@ -132,14 +139,16 @@ def end_turn(session: int, turn: int, state: Ending, error: str | None = None) -
         if head.open_turn != turn:
             row = tx.turn(session, turn)
             if row is None or row.state != state:
-                raise lost(tx, session, turn)
+                raise turn_lost_error(tx, session, turn)
             return
-        _settle(tx, head, _turn(tx, session, turn), state, error)
+        _settle(tx, head, _require_turn(tx, session, turn), state, error)
 
-    return Foreseen(run, Foresight(session, looks=("turn", "draft", "tools", "session"), turn=turn))
+    return Prefetched(
+        run, Prefetch(session, items=("turn", "draft", "tools", "session"), turn=turn)
+    )
 
 
-def abandon(claim: Claim) -> Verb[None]:
+def cancel_unheld(claim: TurnClaim) -> Operation[None]:
     """Cancel a turn whose opening was interrupted, if it was opened: it has no holder."""
 
     def run(tx: Transaction) -> None:
@@ -153,7 +162,7 @@ def abandon(claim: Claim) -> Verb[None]:
     return run
 
 
-def recover(session: int) -> Verb[Recovered | None]:
+def recover(session: int) -> Operation[Recovered | None]:
     """Close a turn that a crash left open; `None` if none is, `SessionBusy` while it is held."""
 
     def run(tx: Transaction) -> Recovered | None:
@@ -165,7 +174,7 @@ def recover(session: int) -> Verb[Recovered | None]:
     return run
 
 
-def free_head(tx: Transaction, head: HeadRow) -> HeadRow:
+def require_free_head(tx: Transaction, head: HeadRow) -> HeadRow:
     """Return the head after closing a turn that a crash left open; `SessionBusy` while held."""
     if head.open_turn is None:
         return head
@@ -175,7 +184,7 @@ def free_head(tx: Transaction, head: HeadRow) -> HeadRow:
 
 def _take_over(tx: Transaction, head: HeadRow, turn: TurnRow | None) -> Recovered:
     if turn is None:
-        turn = _placeholder(tx, head)
+        turn = _placeholder_turn(tx, head)
     elif not is_abandoned(turn, tx.now()):
         owner = tx.session(turn.session)
         since = to_datetime(turn.started_at)
@@ -189,19 +198,19 @@ def is_abandoned(turn: TurnRow, now: int) -> bool:
     return may_take_over(alive=alive, lease_until=turn.lease_until, now=now)
 
 
-def _placeholder(tx: Transaction, head: HeadRow) -> TurnRow:
+def _placeholder_turn(tx: Transaction, head: HeadRow) -> TurnRow:
     """Return a row for a turn whose own is missing in a damaged store: it has no holder."""
     unknown = Holder("?", 0, "", "", "")
-    claim = Claim(
+    claim = TurnClaim(
         session=head.session, token="", holder=unknown, lease=0.0, run_id=None, model=None
     )
     return msgspec.structs.replace(_new_turn(claim, head, tx.now()), number=head.open_turn)
 
 
-def _turn(tx: Transaction, session: int, number: int) -> TurnRow:
+def _require_turn(tx: Transaction, session: int, number: int) -> TurnRow:
     row = tx.turn(session, number)
     if row is None:
-        raise lost(tx, session, number)
+        raise turn_lost_error(tx, session, number)
     return row
 
 
@@ -214,7 +223,7 @@ def _settle(
     """End a turn: keep its draft, close its tool ledger, free the session."""
     partial = draft_message(tx, turn)
     if partial is not None:
-        head = _keep_draft(tx, head, turn)
+        head = _store_partial_draft(tx, head, turn)
         turn = tx.turn(turn.session, turn.number) or turn
     closed = _close_tools(tx, turn)
     now = tx.now()
@@ -224,7 +233,7 @@ def _settle(
     name = turn_id(owner.id if owner else "?", turn.number)
     return Recovered(
         turn_id=name,
-        messages=tx.count_of_turn(head.branch, turn) if state == "interrupted" else 0,
+        messages=tx.count_turn_messages(head.branch, turn) if state == "interrupted" else 0,
         partial=partial and _as_stored(partial, head.seq, name),
         unknown_tools=tuple(row.call_id for row in closed if row.outcome == "unknown"),
         not_run_tools=tuple(row.call_id for row in closed if row.outcome == "not_run"),
@@ -232,26 +241,26 @@ def _settle(
     )
 
 
-def _keep_draft(tx: Transaction, head: HeadRow, turn: TurnRow) -> HeadRow:
+def _store_partial_draft(tx: Transaction, head: HeadRow, turn: TurnRow) -> HeadRow:
     """Store the draft as a partial message unless it is empty, and drop it."""
     partial = draft_message(tx, turn)
     if partial is not None:
-        head = _place_anyway(tx, head, partial, turn)
+        head = _insert_partial(tx, head, partial, turn)
     tx.drop_draft(turn.session, turn.number)
     return head
 
 
-def _place_anyway(tx: Transaction, head: HeadRow, partial: Message, turn: TurnRow) -> HeadRow:
+def _insert_partial(tx: Transaction, head: HeadRow, partial: Message, turn: TurnRow) -> HeadRow:
     """Store a partial reply, without its usage if the sums would overflow.
 
     Nothing may stop a recovery.
     """
     at = to_datetime(turn.started_at)
     try:
-        return place(tx, head, [codec.encode(partial, at, limit=None)], turn)
+        return insert_messages(tx, head, [codec.encode(partial, at, limit=None)], turn)
     except TooLarge:
         plain = msgspec.structs.replace(partial, usage=None, cost=None)
-        return place(tx, head, [codec.encode(plain, at, limit=None)], turn)
+        return insert_messages(tx, head, [codec.encode(plain, at, limit=None)], turn)
 
 
 def _as_stored(partial: Message, seq: int, turn: str) -> Message:
@@ -263,7 +272,7 @@ def _as_stored(partial: Message, seq: int, turn: str) -> Message:
 def _close_tools(tx: Transaction, turn: TurnRow) -> list[ToolRow]:
     closed = []
     for row in tx.tools(turn.session, turn.number):
-        outcome = settled(row.outcome)
+        outcome = final_outcome(row.outcome)
         if outcome != row.outcome:
             done = msgspec.structs.replace(row, outcome=outcome)
             tx.put_tool(done)
@@ -275,21 +284,21 @@ def _close_tools(tx: Transaction, turn: TurnRow) -> list[ToolRow]:
 
 
 def flush_draft(
-    session: int, turn: int, opening: Opening, chunks: Sequence[tuple[int, Chunk]]
-) -> Verb[bool]:
+    session: int, turn: int, opening: DraftOpening, chunks: Sequence[tuple[int, DraftChunk]]
+) -> Operation[bool]:
     """Store chunks of a draft, after its opening; false if the draft was already closed."""
 
     def run(tx: Transaction) -> bool:
-        head = held_head(tx, session, turn)
+        head = fenced_head(tx, session, turn)
         if tx.stored(head.branch, [opening.id]):
             return False
         record = tx.opening(session, turn)
-        current = None if record is None else _opening(record)
+        current = None if record is None else _decode_opening(record)
         if record is not None and current != opening:
             if current is not None and current.at > opening.at:
                 return False
             # An older reply was never closed: it becomes a partial message.
-            _keep_draft(tx, head, _turn(tx, session, turn))
+            _store_partial_draft(tx, head, _require_turn(tx, session, turn))
             record = None
         if record is None:
             tx.put_draft(session, turn, 0, codec.to_json(opening))
@@ -297,30 +306,30 @@ def flush_draft(
             tx.put_draft(session, turn, number, codec.to_json(chunk))
         return True
 
-    return Foreseen(run, Foresight(session, (opening.id,), looks=("opening",), turn=turn))
+    return Prefetched(run, Prefetch(session, (opening.id,), items=("opening",), turn=turn))
 
 
-def _opening(record: bytes) -> Opening | None:
+def _decode_opening(record: bytes) -> DraftOpening | None:
     try:
-        return codec.from_json(record, Opening)
+        return codec.from_json(record, DraftOpening)
     except (msgspec.DecodeError, ValueError):
         return None
 
 
-def close_draft(session: int, turn: int, item: codec.Encoded) -> Verb[int]:
+def close_draft(session: int, turn: int, item: codec.EncodedMessage) -> Operation[int]:
     """Store the finished reply as a message, once, and drop its draft; return its seq."""
 
     def run(tx: Transaction) -> int:
-        head = held_head(tx, session, turn)
+        head = fenced_head(tx, session, turn)
         stored = tx.stored(head.branch, [item.id])
         if not new_messages([item], {n: (r.seq, r.body) for n, (_, r) in stored.items()}):
             return stored[item.id][1].seq
-        moved = place(tx, head, [item], tx.turn(session, turn))
+        moved = insert_messages(tx, head, [item], tx.turn(session, turn))
         tx.drop_draft(session, turn)
         return moved.seq
 
-    newest = REACH if item.message.usage else 0
-    return Foreseen(run, Foresight(session, (item.id,), newest, ("turn", "tools"), turn))
+    newest = LOOKBACK_MESSAGES if item.message.usage else 0
+    return Prefetched(run, Prefetch(session, (item.id,), newest, ("turn", "tools"), turn))
 
 
 def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
@@ -328,7 +337,7 @@ def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
     records = tx.draft(turn.session, turn.number)
     if not records:
         return None
-    opening, chunks, parts = _read_draft(records, turn)
+    opening, chunks, parts = _decode_draft(records, turn)
     if not parts:
         return None
     return Message(
@@ -343,15 +352,15 @@ def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
     )
 
 
-def _read_draft(
+def _decode_draft(
     records: list[bytes], turn: TurnRow
-) -> tuple[Opening, list[Chunk], tuple[Part, ...]]:
+) -> tuple[DraftOpening, list[DraftChunk], tuple[Part, ...]]:
     """Decode a draft; an unreadable one is kept as a raw part: nothing may stop a recovery."""
     try:
-        opening = codec.from_json(records[0], Opening)
-        chunks = [codec.from_json(record, Chunk) for record in records[1:]]
+        opening = codec.from_json(records[0], DraftOpening)
+        chunks = [codec.from_json(record, DraftChunk) for record in records[1:]]
     except (msgspec.DecodeError, ValueError):
         kept: list[JSON] = [record.decode("utf-8", "backslashreplace") for record in records]
-        opening = Opening(message_id(), turn.model, turn.started_at)
+        opening = DraftOpening(message_id(), turn.model, turn.started_at)
         return opening, [], (Raw("damaged draft", kept),)
-    return opening, chunks, put_together(delta for chunk in chunks for delta in chunk.deltas)
+    return opening, chunks, merge_deltas(delta for chunk in chunks for delta in chunk.deltas)

@@ -40,45 +40,50 @@ import holdfast
 from holdfast.errors import HoldfastError, SessionBusy, StoreUnavailable
 from holdfast.proof import checker, server_schema
 from holdfast.proof.script import (
-    MOVING,
+    MOVING_KEY_PREFIXES,
     AnyNote,
     Flushed,
-    Part,
     Replying,
-    Role,
     Sealed,
     Started,
+    WriterLife,
+    WriterRole,
     is_reply,
     read_notes,
-    stored,
     text_of,
+    to_stored,
 )
 from holdfast.storage import registry
-from holdfast.storage.interrupts import undisturbed
+from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.sqlite.location import filesystem_of, refuse_network
-from holdfast.url import parse
+from holdfast.url import parse_url
 from holdfast.values import Message, TurnInfo
 
 __all__ = [
-    "Found",
+    "FinalContents",
     "Plan",
     "Progress",
     "Report",
-    "broken_notes",
     "file_system",
-    "nearest_place",
+    "nearest_directory",
+    "note_violations",
     "run",
 ]
 
-_ROLES: Final[tuple[Role, ...]] = (
+_ROLES: Final[tuple[WriterRole, ...]] = (
     "shared", "shared", "turns", "moves", "turns", "shared", "moves", "spread",
 )  # fmt: skip
-_SESSIONS: Final[Mapping[Role, int]] = {"shared": 1, "spread": 20, "turns": 3, "moves": 3}
-_LEASE: Final = 5.0  # It matters only where the store cannot detect that a process is dead.
-_PAUSES: Final = (0.05, 0.45)
-_BLIND: Final = 0.1  # The share of kills that may hit a writer before its first write.
-_LOOK: Final = 0.1
-_STARTING: Final = 30.0
+_SESSIONS_PER_ROLE: Final[Mapping[WriterRole, int]] = {
+    "shared": 1,
+    "spread": 20,
+    "turns": 3,
+    "moves": 3,
+}
+_LEASE_S: Final = 5.0  # It matters only where the store cannot detect that a process is dead.
+_KILL_INTERVAL_S: Final = (0.05, 0.45)
+_ANY_WRITER_SHARE: Final = 0.1  # The share of kills that may hit a writer before its first write.
+_POLL_INTERVAL_S: Final = 0.1
+_START_TIMEOUT_S: Final = 30.0
 _HARNESS: Final = "harness"
 
 
@@ -144,11 +149,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 # --- location -----------------------------------------------------------------------------------
 
 
-def nearest_place(url: str | None, environ: Mapping[str, str], here: Path) -> Path:
+def nearest_directory(url: str | None, environ: Mapping[str, str], here: Path) -> Path:
     """Return a writable directory on the same disk as the user's store, outside it; else `here`."""
-    location = parse(url, environ)
+    location = parse_url(url, environ)
     candidates = [here, Path(tempfile.gettempdir())]
-    file = registry.file_of(location)
+    file = registry.store_file(location)
     if file is not None:
         home = Path(os.path.abspath(file)).parent.parent  # noqa: PTH100 - keep symlinks
         candidates[:0] = [path for path in (home, *home.parents) if path.is_dir()][:1]
@@ -164,12 +169,12 @@ def file_system(directory: Path) -> str:
     return filesystem_of(directory.resolve(), mounts) or "this disk"
 
 
-class _Ground:
+class _ProofSite:
     """A directory for the event files, and a store in it or on a server."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.server: server_schema.Place | None = None
+        self.server: server_schema.ProofSchema | None = None
         self.keep = False
 
     @property
@@ -177,7 +182,7 @@ class _Ground:
         """The URL of the store."""
         if self.server is not None:
             return self.server.url
-        return f"sqlite:///{quote(str(self.directory / 'store.db'))}?lease={_LEASE}"
+        return f"sqlite:///{quote(str(self.directory / 'store.db'))}?lease={_LEASE_S}"
 
     @property
     def medium(self) -> str:
@@ -185,10 +190,10 @@ class _Ground:
         return "the server" if self.server is not None else file_system(self.directory)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The location of the store and the event files, as shown to the user."""
         where = str(self.directory)
-        return where if self.server is None else f"{where}, {self.server.shown}"
+        return where if self.server is None else f"{where}, {self.server.label}"
 
     @property
     def engine(self) -> str:
@@ -199,16 +204,16 @@ class _Ground:
         """Remove everything."""
         shutil.rmtree(self.directory, ignore_errors=True)
         if self.server is not None:
-            self.server.remove()
+            self.server.drop()
 
 
 @contextmanager
-def _ground(plan: Plan) -> Iterator[_Ground]:
+def _proof_site(plan: Plan) -> Iterator[_ProofSite]:
     """Create the directory and the store; remove them at the end unless `keep` is set."""
-    site = _Ground(_new_directory(plan))
+    site = _ProofSite(_new_directory(plan))
     try:
         if plan.server is not None:
-            site.server = server_schema.Place(plan.server, _LEASE)
+            site.server = server_schema.ProofSchema(plan.server, _LEASE_S)
         yield site
     finally:
         if not site.keep:
@@ -232,31 +237,33 @@ def _new_directory(plan: Plan) -> Path:
 
 def run(plan: Plan, watch: Callable[[Progress], None] | None = None) -> Report:
     """Run a proof and return its report. Files are kept if `plan.keep`, or if it found problems."""
-    with _ground(plan) as site:
-        processes = _Crowd(site, plan.writers)
+    with _proof_site(plan) as site:
+        processes = _WriterProcesses(site, plan.writers)
         try:
-            seconds = _torment(processes, plan.seconds, watch)
+            seconds = _run_writers(processes, plan.seconds, watch)
         finally:
             processes.kill_all()
-        report = _judge(processes, plan, seconds)
+        report = _check_run(processes, plan, seconds)
         site.keep = report.kept
         return report
 
 
-def _torment(processes: _Crowd, seconds: float, watch: Callable[[Progress], None] | None) -> float:
+def _run_writers(
+    processes: _WriterProcesses, seconds: float, watch: Callable[[Progress], None] | None
+) -> float:
     """Run all writers, killing one at random intervals; return the elapsed seconds."""
-    tally = _Tally(processes.ground.directory)
+    tally = _AckCounter(processes.site.directory)
     processes.start_all()
-    _await_beginning(processes)
+    _wait_until_all_write(processes)
     began = next_kill = time.monotonic()
-    while (now := time.monotonic()) < began + seconds and not processes.hopeless:
+    while (now := time.monotonic()) < began + seconds and not processes.keeps_failing:
         if now >= next_kill:
             processes.kill_one()
-            next_kill = now + processes.chance.uniform(*_PAUSES)
-        processes.replace_the_fallen()
+            next_kill = now + processes.rng.uniform(*_KILL_INTERVAL_S)
+        processes.restart_failed()
         if watch is not None:
             watch(Progress(now - began, processes.kills, tally.count()))
-        time.sleep(max(0.0, min(_LOOK, next_kill - now, began + seconds - now)))
+        time.sleep(max(0.0, min(_POLL_INTERVAL_S, next_kill - now, began + seconds - now)))
     took = time.monotonic() - began
     processes.kill_all()
     if watch is not None:
@@ -264,35 +271,37 @@ def _torment(processes: _Crowd, seconds: float, watch: Callable[[Progress], None
     return took
 
 
-def _await_beginning(processes: _Crowd) -> None:
+def _wait_until_all_write(processes: _WriterProcesses) -> None:
     """Wait until every writer has begun to write, so that start-up time does not count."""
-    deadline = time.monotonic() + _STARTING
-    while not (processes.all_write or processes.hopeless) and time.monotonic() < deadline:
-        processes.replace_the_fallen()
-        time.sleep(_LOOK)
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while (
+        not (processes.all_have_written or processes.keeps_failing) and time.monotonic() < deadline
+    ):
+        processes.restart_failed()
+        time.sleep(_POLL_INTERVAL_S)
 
 
-class _Crowd:
+class _WriterProcesses:
     """The writer processes, and the record of which were killed."""
 
-    def __init__(self, site: _Ground, writers: int) -> None:
-        self.ground = site
-        self.chance = random.Random()  # noqa: S311 - chance need not be secret
+    def __init__(self, site: _ProofSite, writers: int) -> None:
+        self.site = site
+        self.rng = random.Random()  # noqa: S311 - chance need not be secret
         self.kills = 0
-        self.fallen: list[str] = []
+        self.failures: list[str] = []
         self._recorder = checker.Recorder(site.directory / f"{_HARNESS}.events.jsonl", _HARNESS)
         self._lives = dict.fromkeys(range(1, writers + 1), 0)
-        self._running: dict[int, tuple[Part, subprocess.Popen[bytes]]] = {}
+        self._running: dict[int, tuple[WriterLife, subprocess.Popen[bytes]]] = {}
 
     @property
-    def all_write(self) -> bool:
+    def all_have_written(self) -> bool:
         """True if every writer has begun to write."""
         return all(_has_written(part) for part, _ in self._running.values())
 
     @property
-    def hopeless(self) -> bool:
+    def keeps_failing(self) -> bool:
         """True if writers keep failing by themselves: going on would be pointless."""
-        return len(self.fallen) > 2 * len(self._lives)
+        return len(self.failures) > 2 * len(self._lives)
 
     def start_all(self) -> None:
         """Start every writer; they create the store themselves, concurrently."""
@@ -301,15 +310,15 @@ class _Crowd:
 
     def _start(self, writer: int) -> None:
         # A signal during the start would leave a process that is never ended.
-        undisturbed(partial(self._launch, writer))
+        defer_signals(partial(self._launch, writer))
 
     def _launch(self, writer: int) -> None:
         self._lives[writer] += 1
         role = _ROLES[(writer - 1) % len(_ROLES)]
-        where = self.ground.url, str(self.ground.directory)
-        part = Part(*where, writer, self._lives[writer], role, _SESSIONS[role])
+        where = self.site.url, str(self.site.directory)
+        part = WriterLife(*where, writer, self._lives[writer], role, _SESSIONS_PER_ROLE[role])
         command = [sys.executable, "-m", "holdfast.proof.worker"]
-        with part.errors.open("wb") as errors:
+        with part.stderr.open("wb") as errors:
             process = subprocess.Popen(
                 [*command, msgspec.json.encode(part).decode()],
                 stdin=subprocess.PIPE,  # At end of file when this process dies; then writers exit.
@@ -322,8 +331,8 @@ class _Crowd:
     def kill_one(self) -> None:
         """Kill one writer, usually one that has begun to write, and restart it."""
         writing = [w for w, (part, _) in self._running.items() if _has_written(part)]
-        blind = not writing or self.chance.random() < _BLIND
-        writer = self.chance.choice(list(self._running) if blind else writing)
+        blind = not writing or self.rng.random() < _ANY_WRITER_SHARE
+        writer = self.rng.choice(list(self._running) if blind else writing)
         self._kill(writer)
         self._start(writer)
 
@@ -333,58 +342,58 @@ class _Crowd:
             process.kill()
         for writer in list(self._running):
             self._kill(writer)
-        if self.ground.server is not None:
-            self.ground.server.settle()
+        if self.site.server is not None:
+            self.site.server.wait_for_disconnects()
 
     def _kill(self, writer: int) -> None:
         part, process = self._running[writer]
         process.kill()
-        code = self._gone(part, process)
+        code = self._wait_for_exit(part, process)
         del self._running[writer]
         if code < 0:
             self._recorder.killed(part.name)
             self.kills += 1
 
-    def _gone(self, part: Part, process: subprocess.Popen[bytes]) -> int:
+    def _wait_for_exit(self, part: WriterLife, process: subprocess.Popen[bytes]) -> int:
         """Wait for a process to exit and return its code; a failure is recorded."""
         code = process.wait()
         if process.stdin is not None:
             process.stdin.close()
-        output = part.errors.read_text(errors="replace").strip()
+        output = part.stderr.read_text(errors="replace").strip()
         if code >= 0 or output:
             last = output.splitlines()[-1] if output else f"exit code {code}"
-            self.fallen.append(f"writer {part.name} failed: {last}")
+            self.failures.append(f"writer {part.name} failed: {last}")
         return code
 
-    def replace_the_fallen(self) -> None:
+    def restart_failed(self) -> None:
         """Restart the writers that exited without being killed."""
         for writer, (part, process) in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[writer]
-                self._gone(part, process)
+                self._wait_for_exit(part, process)
                 self._start(writer)
 
 
-def _has_written(part: Part) -> bool:
+def _has_written(part: WriterLife) -> bool:
     return part.events.exists() and part.events.stat().st_size > 0
 
 
-class _Tally:
+class _AckCounter:
     """Counts acknowledged writes during the run, reading each event file incrementally."""
 
     def __init__(self, directory: Path) -> None:
-        self._ground = directory
-        self._read: Counter[Path] = Counter()
+        self._directory = directory
+        self._offsets: Counter[Path] = Counter()
         self._count = 0
 
     def count(self) -> int:
         """Return the number of writes acknowledged so far."""
-        for path in self._ground.glob("w*.events.jsonl"):
+        for path in self._directory.glob("w*.events.jsonl"):
             with path.open("rb") as file:
-                file.seek(self._read[path])
+                file.seek(self._offsets[path])
                 fresh = file.read()
             whole = fresh[: fresh.rfind(b"\n") + 1]
-            self._read[path] += len(whole)
+            self._offsets[path] += len(whole)
             self._count += whole.count(b'{"event":"acked"')
         return self._count
 
@@ -392,7 +401,7 @@ class _Tally:
 # --- the check ----------------------------------------------------------------------------------
 
 
-class Found(msgspec.Struct):
+class FinalContents(msgspec.Struct):
     """The store's contents at the end, by session."""
 
     messages: dict[str, list[Message]]
@@ -402,28 +411,30 @@ class Found(msgspec.Struct):
     """All branches of the sessions whose heads moved; these are not in `messages`."""
 
 
-def _judge(processes: _Crowd, plan: Plan, seconds: float) -> Report:
+def _check_run(processes: _WriterProcesses, plan: Plan, seconds: float) -> Report:
     try:
-        found = _read_all(processes.ground.url)
+        found = _read_store(processes.site.url)
     except HoldfastError as error:
-        found = Found({}, {}, [f"the store could not be read: {error}"])
-    events = checker.load(sorted(processes.ground.directory.glob("*.events.jsonl")))
-    note_files = sorted(processes.ground.directory.glob("*.notes.jsonl"))
+        found = FinalContents({}, {}, [f"the store could not be read: {error}"])
+    events = checker.load(sorted(processes.site.directory.glob("*.events.jsonl")))
+    note_files = sorted(processes.site.directory.glob("*.notes.jsonl"))
     notes = [note for path in note_files for note in read_notes(path)]
-    final = {key: [stored(m) for m in messages] for key, messages in found.messages.items()}
+    final = {key: [to_stored(m) for m in messages] for key, messages in found.messages.items()}
     replies = {note.reply for note in notes if isinstance(note, Replying)}
     verdict = checker.check(events, final, branches=found.branches, own=replies)
-    problems = [*processes.fallen, *found.damage, *broken_notes(found, notes)]
-    return _report(verdict, problems, _Account(events, notes, found), (processes, plan, seconds))
+    problems = [*processes.failures, *found.damage, *note_violations(found, notes)]
+    return _report(
+        verdict, problems, _RunStatistics(events, notes, found), (processes, plan, seconds)
+    )
 
 
-def _read_all(url: str) -> Found:
-    found = Found({}, {}, [])
+def _read_store(url: str) -> FinalContents:
+    found = FinalContents({}, {}, [])
     with holdfast.open(url) as store:
         for session in _all_sessions(store):
             _recover(session)
             key = session.key or session.id
-            if key.startswith(MOVING):
+            if key.startswith(MOVING_KEY_PREFIXES):
                 found.branches[key] = _branches(session)
                 continue
             found.messages[key] = session.messages()
@@ -440,7 +451,7 @@ def _branches(session: holdfast.Session) -> list[checker.Branch]:
             branch.reason,
             branch.fork_seq,
             branch.asked_seq,
-            tuple(stored(message) for message in session.messages(branch=branch.number)),
+            tuple(to_stored(message) for message in session.messages(branch=branch.number)),
         )
         for branch in session.branches()
     ]
@@ -456,26 +467,26 @@ def _all_sessions(store: holdfast.Store) -> Iterator[holdfast.Session]:
 
 
 def _recover(session: holdfast.Session) -> None:
-    deadline = time.monotonic() + 2 * _LEASE
+    deadline = time.monotonic() + 2 * _LEASE_S
     while True:
         try:
             session.recover()
         except SessionBusy:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL_S)
         else:
             return
 
 
-def broken_notes(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
+def note_violations(found: FinalContents, notes: Sequence[AnyNote]) -> Iterator[str]:
     """Describe the replies, tools and turns whose acknowledged state is not what is stored."""
-    yield from _broken_replies(found, notes)
-    yield from _broken_tools(found, notes)
-    yield from _broken_turns(found, notes)
+    yield from _reply_violations(found, notes)
+    yield from _tool_violations(found, notes)
+    yield from _turn_violations(found, notes)
 
 
-def _broken_replies(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
+def _reply_violations(found: FinalContents, notes: Sequence[AnyNote]) -> Iterator[str]:
     flushed: Counter[str] = Counter()
     for note in notes:
         if isinstance(note, Flushed):
@@ -494,7 +505,7 @@ def _broken_replies(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
             yield f"reply {reply}: {flushed[reply]} characters flushed, {len(message.text)} stored"
 
 
-def _broken_tools(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
+def _tool_violations(found: FinalContents, notes: Sequence[AnyNote]) -> Iterator[str]:
     outcomes = {
         (turn.id, tool.call_id): tool.outcome
         for turns in found.turns.values()
@@ -508,7 +519,7 @@ def _broken_tools(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
                 yield f"turn {note.turn}: a tool was started, but is recorded as {outcome}"
 
 
-def _broken_turns(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
+def _turn_violations(found: FinalContents, notes: Sequence[AnyNote]) -> Iterator[str]:
     states = {turn.id: turn.state for turns in found.turns.values() for turn in turns}
     for note in notes:
         if isinstance(note, Sealed) and states.get(note.turn) != "sealed":
@@ -521,11 +532,11 @@ def _broken_turns(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
 # --- the figures --------------------------------------------------------------------------------
 
 
-class _Account:
+class _RunStatistics:
     """The statistics of a run."""
 
     def __init__(
-        self, events: Sequence[checker.Event], notes: Sequence[AnyNote], found: Found
+        self, events: Sequence[checker.Event], notes: Sequence[AnyNote], found: FinalContents
     ) -> None:
         begun = {(e.worker, e.op): e for e in events if isinstance(e, checker.Invoked)}
         acked = [e for e in events if isinstance(e, checker.Acked)]
@@ -543,18 +554,18 @@ class _Account:
         self.partial = sum(message.status == "partial" for message in messages)
 
 
-_OTHER: Final = frozenset(checker.Kind) - {
-    checker.Kind.LOST,
-    checker.Kind.DUPLICATE,
-    checker.Kind.REORDER,
+_OTHER_KINDS: Final = frozenset(checker.ViolationKind) - {
+    checker.ViolationKind.LOST,
+    checker.ViolationKind.DUPLICATE,
+    checker.ViolationKind.REORDER,
 }
 
 
 def _report(
     verdict: checker.Verdict,
     problems: Iterable[str],
-    account: _Account,
-    circumstances: tuple[_Crowd, Plan, float],
+    account: _RunStatistics,
+    circumstances: tuple[_WriterProcesses, Plan, float],
 ) -> Report:
     processes, plan, seconds = circumstances
     counts = Counter(finding.kind for finding in verdict.findings)
@@ -562,11 +573,11 @@ def _report(
     coverage = verdict.coverage
     return Report(
         ok=not violations and not verdict.vacuous(),
-        lost=counts[checker.Kind.LOST],
-        duplicated=counts[checker.Kind.DUPLICATE],
-        reordered=counts[checker.Kind.REORDER],
-        other=len(violations) - len(verdict.findings) + sum(counts[kind] for kind in _OTHER),
-        failed_writers=len(processes.fallen),
+        lost=counts[checker.ViolationKind.LOST],
+        duplicated=counts[checker.ViolationKind.DUPLICATE],
+        reordered=counts[checker.ViolationKind.REORDER],
+        other=len(violations) - len(verdict.findings) + sum(counts[kind] for kind in _OTHER_KINDS),
+        failed_writers=len(processes.failures),
         problems=violations,
         vacuous=tuple(verdict.vacuous()),
         writers=plan.writers,
@@ -589,10 +600,10 @@ def _report(
         commits_per_second=round(account.commits / seconds, 1),
         median_wait_ms=round(account.median, 2),
         worst_wait_ms=round(account.worst, 2),
-        directory=processes.ground.place,
+        directory=processes.site.location,
         kept=plan.keep or bool(violations),
-        file_system=processes.ground.medium,
-        versions=_versions(processes.ground.engine),
+        file_system=processes.site.medium,
+        versions=_versions(processes.site.engine),
     )
 
 

@@ -28,7 +28,7 @@ _WORDS: Final = (
     "lantern", "mast", "north", "oar", "pier", "quay", "rope", "sail", "tide", "wind", "größe",
     "línea", "航海", "⚓", "🌊",
 )  # fmt: skip
-TOOL: Final = "look_up"
+TOOL_NAME: Final = "look_up"
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -48,12 +48,12 @@ def message_of(message_id: str) -> Message:
         case "u":
             return Message.user(text, id=message_id)
         case "t":
-            return Message.tool(call_of(message_id), text, id=message_id)
+            return Message.tool(call_id_of(message_id), text, id=message_id)
         case _:
             return Message.assistant(text, id=message_id)
 
 
-def call_of(tool_message_id: str) -> str:
+def call_id_of(tool_message_id: str) -> str:
     """Return the id of the tool call that a tool message answers."""
     return f"{tool_message_id}.call"
 
@@ -78,7 +78,7 @@ def reply_fingerprint(message_id: str) -> str:
     return checker.digest(f"assistant {message_id} ")
 
 
-def stored(message: Message) -> checker.Stored:
+def to_stored(message: Message) -> checker.Stored:
     """Convert a message that was read to the checker's form."""
     seq, seen = message.seq or 0, fingerprint(message)
     return checker.Stored(message.id, seq, seen, message.role, message.turn_id)
@@ -132,7 +132,7 @@ class Sealed(Note, frozen=True):
 AnyNote: TypeAlias = Opened | Replying | Flushed | Started | Sealed
 
 
-class Notebook:
+class NoteFile:
     """Appends notes to a file, one `write` each, so that a kill can tear only the last."""
 
     def __init__(self, path: Path) -> None:
@@ -155,18 +155,18 @@ def read_notes(path: Path) -> Iterator[AnyNote]:
 
 # --- writers ------------------------------------------------------------------------------------
 
-Role: TypeAlias = Literal["shared", "spread", "turns", "moves"]
-MOVING: Final = ("moves-", "fork-")  # key prefixes of the sessions whose heads move
+WriterRole: TypeAlias = Literal["shared", "spread", "turns", "moves"]
+MOVING_KEY_PREFIXES: Final = ("moves-", "fork-")  # key prefixes of the sessions whose heads move
 
 
-class Part(msgspec.Struct, frozen=True):
+class WriterLife(msgspec.Struct, frozen=True):
     """One life of one writer (a process): what it does, and where its files are."""
 
     url: str
     folder: str
     writer: int
     life: int
-    role: Role
+    role: WriterRole
     sessions: int
 
     @property
@@ -185,11 +185,11 @@ class Part(msgspec.Struct, frozen=True):
         return Path(self.folder) / f"{self.name}.notes.jsonl"
 
     @property
-    def errors(self) -> Path:
+    def stderr(self) -> Path:
         """The process's standard error."""
         return Path(self.folder) / f"{self.name}.stderr"
 
-    def before(self) -> Iterator[Part]:
+    def earlier_lives(self) -> Iterator[WriterLife]:
         """Yield the writer's earlier lives, latest first."""
         for life in range(self.life - 1, 0, -1):
             yield msgspec.structs.replace(self, life=life)

@@ -16,24 +16,24 @@ from urllib.parse import urlencode
 
 import holdfast
 from holdfast.errors import StoreUnavailable
-from holdfast.url import default_url, parse, split_options
+from holdfast.url import default_url, parse_url, split_options
 
 if TYPE_CHECKING:
     import psycopg
 
-_OURS: Final = frozenset({"schema", "lease", "application_name"})
-_PATIENCE: Final = 30.0
-_LOOK: Final = 0.02
+_OVERRIDDEN_OPTIONS: Final = frozenset({"schema", "lease", "application_name"})
+_DISCONNECT_TIMEOUT_S: Final = 30.0
+_POLL_INTERVAL_S: Final = 0.02
 
 
-def address(url: str | None, environ: Mapping[str, str]) -> str | None:
+def server_url(url: str | None, environ: Mapping[str, str]) -> str | None:
     """Return the URL of a store on a PostgreSQL server; None for any other store."""
-    if parse(url, environ).scheme != "postgresql":
+    if parse_url(url, environ).scheme != "postgresql":
         return None
     return default_url(environ) if url is None else url
 
 
-class Place:
+class ProofSchema:
     """A schema for one proof run."""
 
     def __init__(self, url: str, lease: float) -> None:
@@ -41,7 +41,7 @@ class Place:
         self.schema = f"holdfast_prove_{secrets.token_hex(4)}"
         base, _, query = url.partition("?")
         options = split_options(query)
-        kept = [written for name, _, written in options if name not in _OURS]
+        kept = [written for name, _, written in options if name not in _OVERRIDDEN_OPTIONS]
         ours = {"schema": self.schema, "lease": lease, "application_name": self.schema}
         self.url = f"{base}?{'&'.join([*kept, urlencode(ours)])}"
         try:
@@ -51,22 +51,23 @@ class Place:
                 f"{error} A proof creates a schema: its role needs CREATE on the database."
             ) from error
         with store:
-            self.shown = f"schema {self.schema} of {store.url}"
+            self.label = f"schema {self.schema} of {store.url}"
             checks = {check.name: check.value for check in store.backend.health()}
             self.engine = checks["engine"]
 
-    def settle(self) -> None:
+    def wait_for_disconnects(self) -> None:
         """Wait until the server has closed the killed writers' connections."""
-        until = time.monotonic() + _PATIENCE
-        with self._connected() as connection:
-            while self._left(connection):
+        until = time.monotonic() + _DISCONNECT_TIMEOUT_S
+        with self._connect() as connection:
+            while self._open_connections(connection):
                 if time.monotonic() > until:
                     raise StoreUnavailable(
-                        f"the server still has connections of killed writers after {_PATIENCE:g} s."
+                        "the server still has connections of killed writers after "
+                        f"{_DISCONNECT_TIMEOUT_S:g} s."
                     )
-                time.sleep(_LOOK)
+                time.sleep(_POLL_INTERVAL_S)
 
-    def _left(self, connection: psycopg.Connection) -> int:
+    def _open_connections(self, connection: psycopg.Connection) -> int:
         row = connection.execute(
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE application_name = %s AND pid <> pg_backend_pid()",
@@ -74,23 +75,23 @@ class Place:
         ).fetchone()
         return row[0] if row else 0
 
-    def remove(self) -> None:
+    def drop(self) -> None:
         """Drop the schema."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             # The name is generated above: it needs no quoting.
             connection.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
 
     @contextmanager
-    def _connected(self) -> Iterator[psycopg.Connection]:
+    def _connect(self) -> Iterator[psycopg.Connection]:
         import psycopg  # noqa: PLC0415 - the driver is an optional dependency
 
-        from holdfast.storage.postgres.conninfo import target  # noqa: PLC0415 - as above
+        from holdfast.storage.postgres.conninfo import parse_conninfo  # noqa: PLC0415 - as above
 
-        aim = target(parse(self.url, {}), "power")
+        aim = parse_conninfo(parse_url(self.url, {}), "power")
         try:
             with psycopg.connect(aim.url, autocommit=True, connect_timeout=10) as connection:
                 yield connection
         except psycopg.Error as error:
             raise StoreUnavailable(
-                f"cannot reach {self.shown} ({str(error).strip()}); the schema may still exist."
+                f"cannot reach {self.label} ({str(error).strip()}); the schema may still exist."
             ) from error

@@ -26,56 +26,56 @@ import holdfast
 from holdfast.errors import Conflict, HoldfastError, OutcomeUnknown, StorageError
 from holdfast.proof import checker
 from holdfast.proof.script import (
-    TOOL,
+    TOOL_NAME,
     Flushed,
-    Notebook,
+    NoteFile,
     Opened,
-    Part,
     Replying,
     Sealed,
     Started,
-    call_of,
+    WriterLife,
+    call_id_of,
     fingerprint,
     is_reply,
     message_of,
     reply_fingerprint,
-    stored,
     text_of,
+    to_stored,
 )
 
-_LARGEST_BATCH = 5
-_SENT_AGAIN = 2  # the write in progress when it was killed, and the one before
-_READ = 60
+_MAX_BATCH = 5
+_RETRIED_WRITES = 2  # the write in progress when it was killed, and the one before
+_READ_LIMIT = 60
 _READ_EVERY = 12
-_LONGEST_PAUSE = 0.004  # between two pieces of a streamed reply
-_SAME_SESSIONS = 3.0  # seconds
-_VERBS: dict[checker.Verb, int] = {
+_MAX_PAUSE_S = 0.004  # between two pieces of a streamed reply
+_SESSION_PERIOD_S = 3.0  # seconds
+_OPERATION_WEIGHTS: dict[checker.OperationName, int] = {
     "append": 16, "rewind": 2, "undo": 2, "redo": 2, "clear": 1, "fork": 1,
 }  # fmt: skip
 
 
-class Writer:
+class ProofWriter:
     """One life of a writer."""
 
-    def __init__(self, store: holdfast.Store, part: Part) -> None:
+    def __init__(self, store: holdfast.Store, part: WriterLife) -> None:
         self._store = store
-        self._part = part
+        self._life = part
         self._recorder = checker.Recorder(part.events, part.name)
-        self._notebook = Notebook(part.notes)
+        self._notes = NoteFile(part.notes)
         self._numbers = itertools.count(1)
-        self._chance = random.Random(part.name)  # noqa: S311 - chance need not be secret
+        self._rng = random.Random(part.name)  # noqa: S311 - chance need not be secret
 
-    def live(self) -> None:
+    def run(self) -> None:
         """Write until the parent process is gone."""
-        self._send_again()
+        self._retry_last_writes()
         for number in itertools.count(1):
-            if _abandoned():
+            if _parent_is_gone():
                 return
-            session = self._choose()
-            if self._part.role == "turns":
+            session = self._choose_session()
+            if self._life.role == "turns":
                 self._turn(session)
-            elif self._part.role == "moves":
-                self._wander(session)
+            elif self._life.role == "moves":
+                self._random_operation(session)
             else:
                 self._append(session, [self._new_id(role) for role in self._roles()])
             if number % _READ_EVERY == 0:
@@ -83,18 +83,18 @@ class Writer:
 
     # --- appending ------------------------------------------------------------------------------
 
-    def _choose(self) -> holdfast.Session:
-        role, number = self._part.role, self._chance.randrange(self._part.sessions)
+    def _choose_session(self) -> holdfast.Session:
+        role, number = self._life.role, self._rng.randrange(self._life.sessions)
         key = role if role == "shared" else f"{role}-{number}"
         if role == "moves":
-            key = f"{key}-{time.monotonic() // _SAME_SESSIONS:.0f}"
+            key = f"{key}-{time.monotonic() // _SESSION_PERIOD_S:.0f}"
         return self._store.session(key)
 
     def _roles(self) -> Iterator[str]:
-        return itertools.islice(itertools.cycle("ua"), self._chance.randint(1, _LARGEST_BATCH))
+        return itertools.islice(itertools.cycle("ua"), self._rng.randint(1, _MAX_BATCH))
 
     def _new_id(self, role: str) -> str:
-        return f"{self._part.name}:{next(self._numbers)}{role}"
+        return f"{self._life.name}:{next(self._numbers)}{role}"
 
     def _append(self, session: holdfast.Session, ids: list[str], *, again: bool = False) -> None:
         messages = [message_of(id_) for id_ in ids]
@@ -116,36 +116,38 @@ class Writer:
             self._recorder.refused(write, type(error).__name__)
             raise
 
-    def _send_again(self) -> None:
+    def _retry_last_writes(self) -> None:
         for write in self._last_writes():
-            if self._part.role == "moves":
-                self._move_again(write)
+            if self._life.role == "moves":
+                self._retry_operation(write)
             elif not any(map(is_reply, write.ids)):
                 self._append(self._store.session(write.session), list(write.ids), again=True)
 
     def _last_writes(self) -> list[checker.Invoked]:
-        for life in self._part.before():
+        for life in self._life.earlier_lives():
             if life.events.exists():
                 events = checker.load([life.events])
                 begun = [event for event in events if isinstance(event, checker.Invoked)]
                 if begun:
-                    return begun[-_SENT_AGAIN:]
+                    return begun[-_RETRIED_WRITES:]
         return []
 
     # --- moving ---------------------------------------------------------------------------------
 
-    def _wander(self, session: holdfast.Session) -> None:
+    def _random_operation(self, session: holdfast.Session) -> None:
         """Run a random operation, with or without an expected head."""
-        (operation,) = self._chance.choices(list(_VERBS), list(_VERBS.values()))
+        (operation,) = self._rng.choices(
+            list(_OPERATION_WEIGHTS), list(_OPERATION_WEIGHTS.values())
+        )
         head = session.head()
-        to = self._chance.randint(0, head.seq) if operation in {"rewind", "fork"} else None
+        to = self._rng.randint(0, head.seq) if operation in {"rewind", "fork"} else None
         ids = [self._new_id(role) for role in self._roles()] if operation == "append" else []
-        self._move(session, operation, ids, to=to, expect=self._chance.choice([head, None]))
+        self._run_operation(session, operation, ids, to=to, expect=self._rng.choice([head, None]))
 
-    def _move(
+    def _run_operation(
         self,
         session: holdfast.Session,
-        operation: checker.Verb,
+        operation: checker.OperationName,
         ids: list[str],
         *,
         to: int | None,
@@ -153,25 +155,27 @@ class Writer:
     ) -> None:
         messages = [message_of(id_) for id_ in ids]
         digests = [fingerprint(message) for message in messages]
-        write = self._recorder.moving(_key(session), operation, ids, digests, to=to, expect=expect)
+        write = self._recorder.invoked_operation(
+            _key(session), operation, ids, digests, to=to, expect=expect
+        )
         with suppress(HoldfastError), self._recording(write):
             match operation:
                 case "append":
-                    self._recorder.moved(write, session.append(*messages, expect=expect))
+                    self._recorder.acked_head(write, session.append(*messages, expect=expect))
                 case "rewind" if to is not None:
-                    self._recorder.moved(write, session.rewind(to, expect=expect))
+                    self._recorder.acked_head(write, session.rewind(to, expect=expect))
                 case "undo":
-                    self._recorder.moved(write, session.undo(expect=expect))
+                    self._recorder.acked_head(write, session.undo(expect=expect))
                 case "redo":
-                    self._recorder.moved(write, session.redo(expect=expect))
+                    self._recorder.acked_head(write, session.redo(expect=expect))
                 case "clear":
-                    self._recorder.moved(write, session.clear(expect=expect))
+                    self._recorder.acked_head(write, session.clear(expect=expect))
                 case "fork":
                     key = f"fork-{self._new_id('f')}"
                     session.fork(to, key=key, expect=expect)
-                    self._recorder.forked(write, key)
+                    self._recorder.acked_fork(write, key)
 
-    def _move_again(self, write: checker.Invoked) -> None:
+    def _retry_operation(self, write: checker.Invoked) -> None:
         """Retry an operation that is idempotent by its message ids or by its expected head."""
         expect = None
         if write.expect is not None and write.expect_branch is not None:
@@ -179,63 +183,63 @@ class Writer:
         to = write.to if isinstance(write.to, int) else None
         if write.verb == "append" or (expect is not None and write.verb != "fork"):
             session = self._store.session(write.session)
-            self._move(session, write.verb, list(write.ids), to=to, expect=expect)
+            self._run_operation(session, write.verb, list(write.ids), to=to, expect=expect)
 
     # --- turns ----------------------------------------------------------------------------------
 
     def _turn(self, session: holdfast.Session) -> None:
         try:
             with session.turn(wait=1.0) as turn:
-                self._note_opening(session, turn)
-                self._work(session, turn)
+                self._record_opened(session, turn)
+                self._write_turn(session, turn)
         except (Conflict, StorageError):
             return  # Busy, or lost: each failed step has been recorded.
-        self._notebook.note(Sealed(_key(session), turn.id))
+        self._notes.note(Sealed(_key(session), turn.id))
 
-    def _note_opening(self, session: holdfast.Session, turn: holdfast.Turn) -> None:
+    def _record_opened(self, session: holdfast.Session, turn: holdfast.Turn) -> None:
         self._recorder.fenced(_key(session), _fence(turn))
         closed = None if turn.recovered is None else turn.recovered.turn_id
-        self._notebook.note(Opened(_key(session), turn.id, closed))
+        self._notes.note(Opened(_key(session), turn.id, closed))
 
-    def _work(self, session: holdfast.Session, turn: holdfast.Turn) -> None:
-        self._say(session, turn, self._new_id("u"))
+    def _write_turn(self, session: holdfast.Session, turn: holdfast.Turn) -> None:
+        self._add(session, turn, self._new_id("u"))
         answer = self._new_id("t")
-        self._stream(session, turn, call_of(answer))
-        turn.tool_started(call_of(answer))
-        self._notebook.note(Started(_key(session), turn.id, call_of(answer)))
-        self._say(session, turn, answer)
-        self._say(session, turn, self._new_id("a"))
+        self._stream(session, turn, call_id_of(answer))
+        turn.tool_started(call_id_of(answer))
+        self._notes.note(Started(_key(session), turn.id, call_id_of(answer)))
+        self._add(session, turn, answer)
+        self._add(session, turn, self._new_id("a"))
 
-    def _say(self, session: holdfast.Session, turn: holdfast.Turn, id_: str) -> None:
+    def _add(self, session: holdfast.Session, turn: holdfast.Turn, id_: str) -> None:
         message = message_of(id_)
-        write = self._begin(session, turn, id_, fingerprint(message))
+        write = self._record_invocation(session, turn, id_, fingerprint(message))
         with self._recording(write):
             placed = turn.add(message)
         self._recorder.acked(write, last=placed.seq)
 
-    def _begin(
+    def _record_invocation(
         self, session: holdfast.Session, turn: holdfast.Turn, id_: str, digest: str
     ) -> checker.Invoked:
         return self._recorder.invoked(_key(session), [id_], [digest], fence=_fence(turn))
 
     def _stream(self, session: holdfast.Session, turn: holdfast.Turn, call: str) -> None:
         reply = turn.stream()
-        self._notebook.note(Replying(_key(session), reply.id))
+        self._notes.note(Replying(_key(session), reply.id))
         text = text_of(reply.id)
         length = 0
         while length < len(text):
-            step = self._chance.randint(1, 60)
+            step = self._rng.randint(1, 60)
             reply.write(text[length : length + step])
             length = min(length + step, len(text))
-            time.sleep(self._chance.uniform(0, _LONGEST_PAUSE))
-            if self._chance.random() < 0.3:  # noqa: PLR2004 - about every third piece
+            time.sleep(self._rng.uniform(0, _MAX_PAUSE_S))
+            if self._rng.random() < 0.3:  # noqa: PLR2004 - about every third piece
                 reply.flush()
-                self._notebook.note(Flushed(_key(session), reply.id, length))
-        reply.tool_call(call, TOOL, {"text": text[:20]})
+                self._notes.note(Flushed(_key(session), reply.id, length))
+        reply.tool_call(call, TOOL_NAME, {"text": text[:20]})
         self._close(session, turn, reply)
 
     def _close(self, session: holdfast.Session, turn: holdfast.Turn, reply: holdfast.Draft) -> None:
-        write = self._begin(session, turn, reply.id, reply_fingerprint(reply.id))
+        write = self._record_invocation(session, turn, reply.id, reply_fingerprint(reply.id))
         with self._recording(write):
             message = reply.close()
         assert message is not None
@@ -245,12 +249,12 @@ class Writer:
 
     def _read(self, session: holdfast.Session) -> None:
         began = checker.now()
-        if self._part.role == "moves":
+        if self._life.role == "moves":
             branch = session.head().branch
-            whole = [stored(message) for message in session.messages(branch=branch)]
+            whole = [to_stored(message) for message in session.messages(branch=branch)]
             self._recorder.read(_key(session), began, whole, complete=True, branch=branch)
             return
-        seen = [stored(message) for message in session.messages(limit=_READ)]
+        seen = [to_stored(message) for message in session.messages(limit=_READ_LIMIT)]
         self._recorder.read(_key(session), began, seen, complete=False)
 
 
@@ -264,16 +268,16 @@ def _fence(turn: holdfast.Turn) -> int:
     return int(turn.id.rpartition(".")[2])
 
 
-def _abandoned() -> bool:
+def _parent_is_gone() -> bool:
     """True if the parent process is gone: then standard input is at end of file."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def main() -> None:
     """Run the writer described by the JSON argument."""
-    part = msgspec.json.decode(sys.argv[1], type=Part)
+    part = msgspec.json.decode(sys.argv[1], type=WriterLife)
     with holdfast.open(part.url) as store:
-        Writer(store, part).live()
+        ProofWriter(store, part).run()
 
 
 if __name__ == "__main__":

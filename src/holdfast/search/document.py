@@ -26,48 +26,50 @@ def document(message: Message) -> Document:
     if message.status in {"damaged", "erased"}:
         return Document()
     thinking = (part.text for part in message.parts if isinstance(part, Thinking))
-    return Document(_lines(_said(message.parts)), _lines(thinking))
+    return Document(_lines(_texts(message.parts)), _lines(thinking))
 
 
 def _lines(texts: Iterable[str]) -> str:
     return "\n".join(text for text in texts if text)
 
 
-def _said(parts: Iterable[Part]) -> Iterator[str]:
+def _texts(parts: Iterable[Part]) -> Iterator[str]:
     for part in parts:
         match part:
             case Text():
                 yield part.text
             case ToolCall():
                 yield part.name
-                yield _readable(part.arguments)
+                yield _json_lines(part.arguments)
             case ToolResult():
                 yield part.name or ""
-                yield from (part.content,) if isinstance(part.content, str) else _said(part.content)
+                yield from (
+                    (part.content,) if isinstance(part.content, str) else _texts(part.content)
+                )
             case File():
                 yield part.name or ""
             case Thinking() | Raw():
                 pass
 
 
-def _readable(value: JSON) -> str:
+def _json_lines(value: JSON) -> str:
     """Return JSON as lines of names and values, without its punctuation and escapes."""
     lines: list[str] = []
-    _read(value, lines)
+    _add_lines(value, lines)
     return "\n".join(lines)
 
 
-def _read(value: JSON, lines: list[str], name: str = "") -> None:
+def _add_lines(value: JSON, lines: list[str], name: str = "") -> None:
     if isinstance(value, dict):
         if name:
             lines.append(f"{name}:")
         for key, inner in value.items():
-            _read(inner, lines, key)
+            _add_lines(inner, lines, key)
     elif isinstance(value, list):
         if name:
             lines.append(f"{name}:")
         for inner in value:
-            _read(inner, lines)
+            _add_lines(inner, lines)
     elif value is not None or name:
         lines.append(f"{name}: {_scalar(value)}" if name else _scalar(value))
 

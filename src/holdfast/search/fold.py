@@ -60,7 +60,7 @@ _DROPPED: Final = (
     (0x1F3FB, 0x1F3FF),
     (0xE0100, 0xE01EF),
 )
-_ALONE: Final = (
+_STANDALONE: Final = (
     (0x0E00, 0x109F),  # Thai, Lao, Tibetan, Burmese
     (0x1100, 0x11FF),  # jamo
     (0x1780, 0x17FF),  # Khmer
@@ -95,7 +95,7 @@ _FULL_WIDTH: Final = (0xFF01, 0xFF5E)
 _COMPOSED: Final = ((0x3041, 0x30FF), (0xAC00, 0xD7FF), (0xFF66, 0xFF9F))
 
 # Letters with strokes and ligatures that Unicode normalization does not decompose.
-_PLAIN: Final = str.maketrans(
+_BASE_LETTERS: Final = str.maketrans(
     {
         "ø": "o",
         "đ": "d",
@@ -114,25 +114,27 @@ _COMMON: Final = (
     "\u2019\u2018\u201c\u201d\u2014\u2013\u2026\u2022\u00a0\u00b7"
     "\u2500\u2502\u251c\u2514éèêàâçîôûùäöüßñáíóúãõ"
 )
-_SHORT: Final = 24  # a run of up to so many characters probably recurs: a word, a dash, an emoji
+_MAX_CACHED_RUN: Final = (
+    24  # a run of up to so many characters probably recurs: a word, a dash, an emoji
+)
 
 _JOINED: Final = re.compile(JOINED)
 _OUTSIDE: Final = re.compile(r"[^\x00-\x7f]+")
 
 
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     """Return a text with all non-ASCII characters folded; ASCII stays unchanged, case included."""
-    text = _without_common(text)
+    text = _fold_common(text)
     return text if text.isascii() else _OUTSIDE.sub(_lower_run, text)
 
 
-def folded_in_case(text: str) -> str:
+def fold_preserving_case(text: str) -> str:
     """Return a text with all non-ASCII characters folded, but capitals preserved."""
-    text = _without_common(text)
+    text = _fold_common(text)
     return text if text.isascii() else _OUTSIDE.sub(_cased_run, text)
 
 
-def _without_common(text: str) -> str:
+def _fold_common(text: str) -> str:
     """Fold the most common characters by `replace`, which is fast: often the rest is ASCII."""
     if text.isascii():
         return text
@@ -144,31 +146,31 @@ def _without_common(text: str) -> str:
 
 def _lower_run(found: re.Match[str]) -> str:
     run = found[0]
-    return folded_sign(run) if len(run) <= _SHORT else _fold(run, _LOWER)
+    return fold_short(run) if len(run) <= _MAX_CACHED_RUN else _fold(run, _LOWER)
 
 
 def _cased_run(found: re.Match[str]) -> str:
     run = found[0]
-    return folded_sign_in_case(run) if len(run) <= _SHORT else _fold(run, _CASED)
+    return fold_short_preserving_case(run) if len(run) <= _MAX_CACHED_RUN else _fold(run, _CASED)
 
 
 @lru_cache(maxsize=16_384)
-def folded_sign(run: str) -> str:
+def fold_short(run: str) -> str:
     """Fold a short run of signs, none of them ASCII."""
     return _fold(run, _LOWER)
 
 
 @lru_cache(maxsize=16_384)
-def folded_sign_in_case(run: str) -> str:
+def fold_short_preserving_case(run: str) -> str:
     """Fold a short run of signs, none of them ASCII, but preserve capitals."""
     return _fold(run, _CASED)
 
 
 def _fold(run: str, table: dict[int, str]) -> str:
-    return _JOINED.sub(_joined, run).translate(table)
+    return _JOINED.sub(_compose, run).translate(table)
 
 
-def _joined(found: re.Match[str]) -> str:
+def _compose(found: re.Match[str]) -> str:
     return unicodedata.normalize("NFKC", found[0])
 
 
@@ -196,11 +198,11 @@ _CASED: Final = _Cased()
 
 def _fold_character(character: str) -> str:
     code, kind = ord(character), unicodedata.category(character)
-    if kind == "Cf" or _among(code, _DROPPED):
+    if kind == "Cf" or _in_ranges(code, _DROPPED):
         return ""
     if _FULL_WIDTH[0] <= code <= _FULL_WIDTH[1]:
         return unicodedata.normalize("NFKC", character)
-    if _among(code, _SEPARATING) or kind == "Sk" or kind[0] in "PZ" or kind in _CONTROLS:
+    if _in_ranges(code, _SEPARATING) or kind == "Sk" or kind[0] in "PZ" or kind in _CONTROLS:
         return " "
     if kind[0] == "S" or kind == "Cn":
         return f" {character.casefold()} "
@@ -210,27 +212,27 @@ def _fold_character(character: str) -> str:
 
 
 def _fold_letter(character: str) -> str:
-    if _among(ord(character), _COMPOSED):
+    if _in_ranges(ord(character), _COMPOSED):
         plain = unicodedata.normalize("NFKC", character)
     else:
-        plain = _stripped(_stripped(character).casefold()).translate(_PLAIN)
-    if any(_among(ord(letter), _ALONE) for letter in plain):
+        plain = _strip_accents(_strip_accents(character).casefold()).translate(_BASE_LETTERS)
+    if any(_in_ranges(ord(letter), _STANDALONE) for letter in plain):
         return f" {' '.join(plain)} "
     return f" {plain} " if " " in plain else plain
 
 
-def _stripped(text: str) -> str:
+def _strip_accents(text: str) -> str:
     """Decompose a text, drop its accents, and replace what cannot be in a word by a space."""
     return "".join(
-        letter if letter.isascii() or _is_of_words(letter) else " "
+        letter if letter.isascii() or _is_word_character(letter) else " "
         for letter in unicodedata.normalize("NFKD", text)
-        if not _among(ord(letter), _DROPPED)
+        if not _in_ranges(ord(letter), _DROPPED)
     )
 
 
-def _is_of_words(letter: str) -> bool:
-    return unicodedata.category(letter)[0] in "LMN" and not _among(ord(letter), _SEPARATING)
+def _is_word_character(letter: str) -> bool:
+    return unicodedata.category(letter)[0] in "LMN" and not _in_ranges(ord(letter), _SEPARATING)
 
 
-def _among(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+def _in_ranges(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
     return any(first <= code <= last for first, last in ranges)

@@ -15,18 +15,18 @@ from holdfast.search import index_file
 from holdfast.search.document import Document
 from holdfast.search.indexer import is_behind
 from holdfast.search.protocol import (
-    BUSY,
-    LOST,
+    BUSY_TIMEOUT_S,
     ROLES,
+    UNSEARCHABLE_LENGTH,
     Anchor,
     Bounds,
     Chunk,
-    Doc,
-    Gone,
-    Hindered,
-    Lost,
-    Wanted,
-    mark_of,
+    IndexedMessage,
+    IndexInvalid,
+    IndexReplaced,
+    IndexUnavailable,
+    SearchPrefetch,
+    id_hash,
 )
 from holdfast.search.query import Query, Term
 from holdfast.search.tokenize import parts, words
@@ -37,7 +37,7 @@ from holdfast.storage.sqlite.connection import MovedProbe
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
-_PATIENCE: Final = 1.0
+_WIPE_TIMEOUT_S: Final = 1.0
 _ATTEMPTS: Final = 3
 
 _STATE_NAMES: Final = ("stamp", "activity", "erasures", "anchor")
@@ -49,13 +49,13 @@ _ADD_WORDS: Final = "INSERT INTO found (rowid, text, parts, thinking) VALUES (?,
 _DROP_WORDS: Final = (
     "INSERT INTO found (found, rowid, text, parts, thinking) VALUES ('delete', ?, ?, ?, ?)"
 )
-_LOSE: Final = "UPDATE docs SET length = ?, thought = 0 WHERE n = ?"
+_CLEAR_LENGTHS: Final = "UPDATE docs SET length = ?, thought = 0 WHERE n = ?"
 _CHUNK: Final = 1000
 _inherited: list[IndexFile] = []
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def index_errors() -> Iterator[None]:
     """Translate SQLite's errors into those of an index.
 
     The index is read inside a read of the log: there an untranslated error would count as damage of
@@ -64,31 +64,31 @@ def telling() -> Iterator[None]:
     try:
         yield
     except (apsw.BusyError, apsw.FullError) as error:
-        raise Hindered(str(error)) from error
+        raise IndexUnavailable(str(error)) from error
     except (apsw.Error, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise Lost(f"{type(error).__name__}: {error}") from error
+        raise IndexInvalid(f"{type(error).__name__}: {error}") from error
 
 
-class FilePlace:
+class IndexFileLocation:
     """The file of a store's index."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The path, as shown to users."""
         return str(self._path)
 
     def open(self, *, readonly: bool = False) -> IndexFile | None:
         """Open the index; None if there is none."""
-        if not index_file.is_there(self._path):
+        if not index_file.exists(self._path):
             return None
         return IndexFile(self._path, readonly=readonly)
 
     def create(self) -> None:
         """Create an empty index, unless another process just did."""
-        with telling():
+        with index_errors():
             index_file.create(self._path)
 
     def remove(self) -> None:
@@ -100,29 +100,29 @@ class IndexFile:
     """An index in a file, opened by one connection."""
 
     needs_words: Final = True
-    far: Final = False
+    is_remote: Final = False
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         """Open a file; raise `IndexInvalid` if it is corrupt or of another version."""
         self.path = path
         self._state: dict[str, Any] | None = None  # rows of `meta`, while the index is read
-        with telling():
+        with index_errors():
             self._connection = index_file.connect(path, readonly=readonly)
         try:
-            with telling():
+            with index_errors():
                 self._probe = MovedProbe(self._connection)
-                self._connection.register_fts5_function("counts", _counts)
+                self._connection.register_fts5_function("counts", _count_phrases)
             self._refuse_other_version()
-        except (Lost, Hindered):
+        except (IndexInvalid, IndexUnavailable):
             self._connection.close(force=True)
             raise
 
     def _refuse_other_version(self) -> None:
         if self.meta("stamp") != index_file.stamp():
-            raise Lost("the index is of another version")
+            raise IndexInvalid("the index is of another version")
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The path, as shown to users."""
         return str(self.path)
 
@@ -130,23 +130,23 @@ class IndexFile:
         """Close the connection."""
         self._connection.close(force=True)
 
-    def disown(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Never close the connection: in a forked child that would drop the parent's locks."""
         _inherited.append(self)
 
-    def be_patient(self, seconds: float) -> None:
+    def set_busy_timeout(self, seconds: float) -> None:
         """Set how long to wait for another writer."""
         self._connection.set_busy_timeout(int(seconds * 1000))
 
     def moved(self) -> bool:
         """True if the file was deleted or replaced."""
-        with telling():
+        with index_errors():
             return self._probe.moved()
 
     @contextmanager
-    def reading(self, prefetch: Wanted | None = None) -> Iterator[None]:  # noqa: ARG002 - reads are local
+    def reading(self, prefetch: SearchPrefetch | None = None) -> Iterator[None]:  # noqa: ARG002 - reads are local
         """Read everything in the block from one snapshot."""
-        self._run("BEGIN")
+        self._execute("BEGIN")
         try:
             self._state = self._read_state()  # The snapshot is that of the first read.
             self._refuse_moved()
@@ -158,7 +158,7 @@ class IndexFile:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Run the block as one write transaction; it excludes other writers."""
-        self._run("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         try:
             self._refuse_moved()
             yield
@@ -174,10 +174,10 @@ class IndexFile:
         with backend.snapshot() as log:
             yield log, is_behind(log, self.activity)
 
-    def expect(self, segments: Sequence[Segment]) -> None:
+    def prefetch_messages(self, segments: Sequence[Segment]) -> None:
         """Do nothing: reads of the log are local."""
 
-    def narrowed(
+    def visible_branches(
         self,
         scopes: Sequence[str],  # noqa: ARG002 - see below
         agents: Sequence[str],  # noqa: ARG002 - the same
@@ -189,19 +189,19 @@ class IndexFile:
 
     def _refuse_moved(self) -> None:
         if self.moved():
-            raise Gone("the index file was deleted or replaced")
+            raise IndexReplaced("the index file was deleted or replaced")
 
     def _end(self, how: str) -> None:
         if self._connection.in_transaction:
-            self._run(how)
+            self._execute(how)
 
-    def _run(self, text: str) -> None:
-        with telling():
+    def _execute(self, text: str) -> None:
+        with index_errors():
             self._connection.execute(text)
 
     # -------------------------------------------------------------------------------- contents
 
-    @telling()
+    @index_errors()
     def _read_state(self) -> dict[str, Any]:
         """Read the rows of `meta` that every search needs, in one statement."""
         rows: list[Any] = self._connection.execute(_STATE).fetchall()
@@ -211,9 +211,9 @@ class IndexFile:
         """Return a value of the table `meta`; None if it has none."""
         if self._state is not None and name in _STATE_NAMES:
             return self._state.get(name)
-        return self._one("SELECT value FROM meta WHERE name = ?", name)
+        return self._value("SELECT value FROM meta WHERE name = ?", name)
 
-    @telling()
+    @index_errors()
     def put_meta(self, **values: int | str) -> None:
         """Store values in the table `meta`."""
         text = "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
@@ -235,77 +235,78 @@ class IndexFile:
     def anchor(self) -> Anchor | None:
         """The message that was indexed last."""
         found = self.meta("anchor")
-        with telling():
+        with index_errors():
             return None if found is None else msgspec.json.decode(found, type=Anchor)
 
     @anchor.setter
     def anchor(self, anchor: Anchor | None) -> None:
         if anchor is None:
-            self._run("DELETE FROM meta WHERE name = 'anchor'")
+            self._execute("DELETE FROM meta WHERE name = 'anchor'")
         else:
             self.put_meta(anchor=msgspec.json.encode(anchor).decode())
 
-    def newest(self) -> tuple[int, int] | None:
+    def newest_position(self) -> tuple[int, int] | None:
         """Return branch and seq of the message that was added last."""
-        packed = self._one("SELECT place FROM docs ORDER BY n DESC LIMIT 1")
+        packed = self._value("SELECT place FROM docs ORDER BY n DESC LIMIT 1")
         return None if packed is None else (packed >> _BRANCH_BITS, packed & _SEQ_MASK)
 
-    def last(self, branch: int) -> int:
+    def last_seq(self, branch: int) -> int:
         """Return the seq of a branch up to which all messages are indexed; 0 for none."""
         text = "SELECT last FROM runs WHERE branch = ? ORDER BY first DESC LIMIT 1"
-        return self._one(text, branch) or 0
+        return self._value(text, branch) or 0
 
-    @telling()
-    def counts(self) -> dict[int, int]:
+    @index_errors()
+    def counts_by_branch(self) -> dict[int, int]:
         """Return the number of indexed messages by branch."""
         rows = self._connection.execute("SELECT branch, sum(last - first + 1) FROM runs GROUP BY 1")
         return {branch: number for branch, number in rows}  # noqa: C416 - a cursor of pairs
 
-    @telling()
+    @index_errors()
     def problems(self) -> list[str]:
         """Read the whole file and return what is wrong with it."""
         found = [row[0] for row in self._connection.execute("PRAGMA integrity_check(5)")]
         return [] if found == ["ok"] else [str(problem) for problem in found]
 
-    def documents(self) -> int:
+    def message_count(self) -> int:
         """Return the number of indexed messages."""
-        return self._one("SELECT coalesce(sum(last - first + 1), 0) FROM runs") or 0
+        return self._value("SELECT coalesce(sum(last - first + 1), 0) FROM runs") or 0
 
     def size(self) -> int:
         """Return the size of the file and its WAL in bytes."""
-        return location.size(self.path) + location.log_size(self.path)
+        return location.file_size(self.path) + location.wal_size(self.path)
 
-    def text(self) -> int:
+    def text_size(self) -> int:
         """Return the approximate number of characters in the indexed messages."""
         found: int = self.meta("text") or 0
         return found
 
-    @telling()
-    def _one(self, text: str, *values: object) -> Any:  # noqa: ANN401 - any SQL value
+    @index_errors()
+    def _value(self, text: str, *values: object) -> Any:  # noqa: ANN401 - any SQL value
         row = self._connection.execute(text, values).fetchone()
         return None if row is None else row[0]
 
     # ----------------------------------------------------------------------- adding, removing
 
-    @telling()
-    def add(self, docs: Sequence[Doc]) -> None:
+    @index_errors()
+    def add(self, docs: Sequence[IndexedMessage]) -> None:
         """Add consecutive messages of one branch."""
         if not docs:
             return
-        n = (self._one("SELECT max(n) FROM docs") or 0) + 1
+        n = (self._value("SELECT max(n) FROM docs") or 0) + 1
         rows, texts = [], []
         for number, doc in enumerate(docs, n):
             text, thinking = words(doc.document.text), words(doc.document.thinking)
+            length = UNSEARCHABLE_LENGTH if doc.unreadable else len(text)
             rows.append(
                 (number, doc.branch << _BRANCH_BITS | doc.seq, ROLES.index(doc.role), doc.at,
-                 LOST if doc.lost else len(text), len(thinking), mark_of(doc.id))
+                 length, len(thinking), id_hash(doc.id))
             )  # fmt: skip
             if text or thinking:
-                texts.append((number, *_columns(text, doc.document, thinking)))
+                texts.append((number, *_word_columns(text, doc.document, thinking)))
         self._connection.executemany(_ADD, rows)
         self._connection.executemany(_ADD_WORDS, texts)
         self._add_run(docs[0].branch, docs[0].seq, docs[-1].seq, n)
-        self._weigh(sum(_weight(doc.document) for doc in docs))
+        self._add_text_size(sum(_text_size(doc.document) for doc in docs))
 
     def _add_run(self, branch: int, first: int, last: int, n: int) -> None:
         """Store the numbers of messages: extend the run that ends before them, or add one."""
@@ -315,45 +316,52 @@ class IndexFile:
             values = (branch, first, last, n)
             self._connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", values)
 
-    def _weigh(self, change: int) -> None:
-        self.put_meta(text=self.text() + change)
+    def _add_text_size(self, change: int) -> None:
+        self.put_meta(text=self.text_size() + change)
 
-    def number(self, branch: int, seq: int) -> int | None:
+    def message_number(self, branch: int, seq: int) -> int | None:
         """Return the number of a message; None if it is not indexed."""
         text = (
             "SELECT n + ?2 - first FROM runs WHERE branch = ?1 AND first <= ?2 AND last >= ?2 "
             "ORDER BY first DESC LIMIT 1"
         )
-        found: int | None = self._one(text, branch, seq)
+        found: int | None = self._value(text, branch, seq)
         return found
 
-    def forget(
+    def remove_words(
         self,
         erased: Sequence[Segment],  # noqa: ARG002 - the same messages as `docs`
-        docs: Sequence[Doc],
+        docs: Sequence[IndexedMessage],
     ) -> None:
         """Remove the words of messages, not their rows."""
         self.erase(docs)
 
-    @telling()
-    def erase(self, docs: Iterable[Doc]) -> None:
+    @index_errors()
+    def erase(self, docs: Iterable[IndexedMessage]) -> None:
         """Remove the words of messages; their rows stay, without words."""
         change = 0
         for doc in docs:
-            n = self.number(doc.branch, doc.seq)
+            n = self.message_number(doc.branch, doc.seq)
             if n is None:
                 continue
-            if doc.lost and self._one("SELECT length FROM docs WHERE n = ?", n) != LOST:
-                raise Lost("the words of a damaged message are unknown and cannot be removed")
+            if (
+                doc.unreadable
+                and self._value("SELECT length FROM docs WHERE n = ?", n) != UNSEARCHABLE_LENGTH
+            ):
+                raise IndexInvalid(
+                    "the words of a damaged message are unknown and cannot be removed"
+                )
             text, thinking = words(doc.document.text), words(doc.document.thinking)
             if text or thinking:
-                self._connection.execute(_DROP_WORDS, (n, *_columns(text, doc.document, thinking)))
-            self._connection.execute(_LOSE, (LOST, n))
-            change -= _weight(doc.document)
-        self._weigh(change)
+                self._connection.execute(
+                    _DROP_WORDS, (n, *_word_columns(text, doc.document, thinking))
+                )
+            self._connection.execute(_CLEAR_LENGTHS, (UNSEARCHABLE_LENGTH, n))
+            change -= _text_size(doc.document)
+        self._add_text_size(change)
 
-    @telling()
-    def cut(self, branch: int, last: int) -> None:
+    @index_errors()
+    def truncate_branch(self, branch: int, last: int) -> None:
         """Remove the rows of a branch after `last`; their words are removed already."""
         first = last + 1
         runs: list[Any] = self._connection.execute(
@@ -371,20 +379,20 @@ class IndexFile:
             else:
                 self._connection.execute("DELETE FROM runs WHERE branch = ? AND first = ?", key)
 
-    @telling()
+    @index_errors()
     def wipe(self) -> None:
         """Overwrite the bytes of removed words in the WAL and in the pages of the file."""
-        self.be_patient(_PATIENCE)
+        self.set_busy_timeout(_WIPE_TIMEOUT_S)
         try:
             for _ in range(_ATTEMPTS):
-                if index_file.empty_log(self._connection) and index_file.wipe(
+                if index_file.truncate_wal(self._connection) and index_file.wipe(
                     self._connection, self.path
                 ):
-                    index_file.empty_log(self._connection)
+                    index_file.truncate_wal(self._connection)
                     return
         finally:
-            self.be_patient(BUSY)
-        raise Lost("other connections kept it from being wiped")
+            self.set_busy_timeout(BUSY_TIMEOUT_S)
+        raise IndexInvalid("other connections kept it from being wiped")
 
     # -------------------------------------------------------------------------------- querying
 
@@ -396,31 +404,31 @@ class IndexFile:
         wanted = [term for term in query.wanted if term.tokens]
         unwanted = [term for term in query.unwanted if term.tokens]
         if not wanted:
-            yield from self._others(unwanted, bounds, thinking=thinking)
+            yield from self._matching_all_but(unwanted, bounds, thinking=thinking)
             return
         expression = " AND ".join(_term(term, thinking=thinking) for term in wanted)
         if unwanted:
             not_these = " OR ".join(_term(term, thinking=thinking) for term in unwanted)
             expression = f"({expression}) NOT ({not_these})"
-        counted = _Counted(wanted)
+        counted = _PhraseCounts(wanted)
         conditions, values = self._conditions(bounds, "found.rowid")
         text = (
-            f"SELECT {_columns_of(thinking=thinking)}, counts(found, ?1) "  # noqa: S608 - ours
+            f"SELECT {_candidate_columns(thinking=thinking)}, counts(found, ?1) "  # noqa: S608 - ours
             "FROM found CROSS JOIN docs d ON d.n = found.rowid "
             f"WHERE found MATCH ?2{conditions} ORDER BY found.rowid DESC"
         )
         for rows in self._chunks(text, counted.simple, expression, *values):
             yield Chunk(rows, counted.frequencies)
 
-    def _others(
+    def _matching_all_but(
         self, unwanted: Sequence[Term], bounds: Bounds, *, thinking: bool
     ) -> Iterator[Chunk]:
         """Return all messages without any of these terms."""
-        without = self._numbers(unwanted, thinking=thinking)
+        without = self._numbers_with(unwanted, thinking=thinking)
         excluded = next(without, 0)
         conditions, values = self._conditions(bounds, "d.n")
         text = (
-            f"SELECT {_columns_of(thinking=thinking)}, d.n FROM docs d "  # noqa: S608 - ours
+            f"SELECT {_candidate_columns(thinking=thinking)}, d.n FROM docs d "  # noqa: S608 - ours
             f"WHERE d.length >= 0{conditions} ORDER BY d.n DESC"
         )
         for rows in self._chunks(text, *values):
@@ -432,7 +440,7 @@ class IndexFile:
                     kept.append((*row[:5], ()))
             yield Chunk(kept, tuple)
 
-    def _numbers(self, terms: Sequence[Term], *, thinking: bool) -> Iterator[int]:
+    def _numbers_with(self, terms: Sequence[Term], *, thinking: bool) -> Iterator[int]:
         if not terms:
             return
         expression = " OR ".join(_term(term, thinking=thinking) for term in terms)
@@ -442,10 +450,10 @@ class IndexFile:
 
     def _chunks(self, text: str, *values: object) -> Iterator[list[Any]]:
         """Yield the rows of a statement in chunks, which is the fastest way to read them."""
-        with telling():
+        with index_errors():
             cursor = self._connection.execute(text, values)
         while True:
-            with telling():
+            with index_errors():
                 rows: list[Any] = list(islice(cursor, _CHUNK))
             if rows:
                 yield rows
@@ -462,13 +470,13 @@ class IndexFile:
         if bounds.until is not None:
             wanted.append(("d.at < ?", bounds.until))
         if bounds.branches is not None:
-            first, last = self._range(bounds.branches)
+            first, last = self._number_range(bounds.branches)
             wanted += [(f"{number} >= ?", first), (f"{number} <= ?", last)]
         text = "".join(f" AND {condition}" for condition, _ in wanted)
         return text, [value for _, value in wanted]
 
-    @telling()
-    def _range(self, branches: Sequence[int]) -> tuple[int, int]:
+    @index_errors()
+    def _number_range(self, branches: Sequence[int]) -> tuple[int, int]:
         """Return the lowest and the highest number of the messages on some branches."""
         text = "SELECT min(n), max(n + last - first) FROM runs WHERE branch = ?"
         ends = [self._connection.execute(text, (branch,)).fetchone() for branch in branches]
@@ -478,15 +486,15 @@ class IndexFile:
         return min(first for first, _ in known), max(last for _, last in known)
 
 
-def _columns(text: list[str], document: Document, thinking: list[str]) -> tuple[str, str, str]:
+def _word_columns(text: list[str], document: Document, thinking: list[str]) -> tuple[str, str, str]:
     return " ".join(text), " ".join(parts(document.text)), " ".join(thinking)
 
 
-def _weight(document: Document) -> int:
+def _text_size(document: Document) -> int:
     return len(document.text) + len(document.thinking)
 
 
-def _columns_of(*, thinking: bool) -> str:
+def _candidate_columns(*, thinking: bool) -> str:
     length = "d.length + d.thought" if thinking else "d.length"
     return f"d.place >> 32, d.place & 4294967295, d.at, d.mark, {length}"
 
@@ -507,7 +515,7 @@ def _phrase(tokens: Sequence[str], *, prefix: bool) -> str:
     return f'"{" ".join(tokens)}"{" *" if prefix else ""}'
 
 
-class _Counted:
+class _PhraseCounts:
     """Maps the phrases of an expression, which are counted in order, to the terms of a query."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
@@ -527,7 +535,7 @@ class _Counted:
         return tuple(found)
 
 
-def _counts(api: apsw.FTS5ExtensionApi, *values: Any) -> int | str:  # noqa: ANN401 - any SQL value
+def _count_phrases(api: apsw.FTS5ExtensionApi, *values: Any) -> int | str:  # noqa: ANN401 - any SQL value
     """Return the number of instances of each phrase in a row; their sum if that is enough."""
     simple: int = values[0]
     if simple:

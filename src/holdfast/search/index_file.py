@@ -23,16 +23,16 @@ import apsw
 
 from holdfast import ids
 from holdfast.search import tokenize
-from holdfast.search.protocol import BUSY
+from holdfast.search.protocol import BUSY_TIMEOUT_S
 from holdfast.storage.sqlite import location
-from holdfast.storage.sqlite.wipe import gap
+from holdfast.storage.sqlite.wipe import page_gap
 
 SCHEMA_VERSION: Final = 1
-_ABANDONED: Final = 60.0  # creating an empty index takes a hundredth of a second
+_ABANDONED_AFTER_S: Final = 60.0  # creating an empty index takes a hundredth of a second
 COMPANIONS: Final = ("-wal", "-shm")
-_CHECKED: Final = "cksmvfs"
-_RESERVED: Final = 8  # of each page, for its checksum
-_loading: Final = threading.Lock()
+_CHECKSUM_VFS: Final = "cksmvfs"
+_CHECKSUM_BYTES: Final = 8  # of each page, for its checksum
+_load_lock: Final = threading.Lock()
 
 # docs has a row per message: place = branch * 2^32 + seq, as in the log; mark is a hash of its id.
 # found has its words under the same number; it is contentless, so it stores only their positions.
@@ -66,10 +66,10 @@ INSERT INTO found (found, rank) VALUES ('pgsz', 4000);
 
 def stamp() -> str:
     """Return the version of the index format: an index with another stamp must be rebuilt."""
-    return f"{SCHEMA_VERSION} {tokenize.VERSION} {'checked' if checked() else 'unchecked'}"
+    return f"{SCHEMA_VERSION} {tokenize.VERSION} {'checked' if has_checksums() else 'unchecked'}"
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """True if the file exists; raise `PermissionError` if it is not a file of this user."""
     try:
         found = os.lstat(path)
@@ -83,14 +83,14 @@ def is_there(path: Path) -> bool:
 def connect(path: Path, *, readonly: bool) -> apsw.Connection:
     """Open the file of an existing index."""
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
-    vfs = _CHECKED if checked() else None
+    vfs = _CHECKSUM_VFS if has_checksums() else None
     connection = apsw.Connection(str(path), flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=vfs)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
-        connection.set_busy_timeout(int(BUSY * 1000))
+        connection.set_busy_timeout(int(BUSY_TIMEOUT_S * 1000))
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA cache_size=-16384")
@@ -102,7 +102,7 @@ def connect(path: Path, *, readonly: bool) -> apsw.Connection:
 
 def create(path: Path) -> None:
     """Create an empty index, unless another process just did. No process ever sees half of one."""
-    _clear_drafts(path)
+    _remove_abandoned(path)
     draft = path.with_name(f".{path.name}.{ids.session_id()}.new")
     try:
         location.create_private(draft)
@@ -116,19 +116,19 @@ def create(path: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def _clear_drafts(path: Path) -> None:
+def _remove_abandoned(path: Path) -> None:
     """Remove the temporary files of processes that were killed in `create`; they are empty."""
     for draft in path.parent.glob(f".{glob.escape(path.name)}.*.new*"):
         with suppress(OSError):
-            if time.time() - draft.stat().st_mtime > _ABANDONED:
+            if time.time() - draft.stat().st_mtime > _ABANDONED_AFTER_S:
                 draft.unlink()
 
 
 def _build(path: Path) -> None:
     connection = connect(path, readonly=False)
     try:
-        if checked():
-            reserved = ctypes.c_int(_RESERVED)
+        if has_checksums():
+            reserved = ctypes.c_int(_CHECKSUM_BYTES)
             connection.file_control(
                 "main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(reserved)
             )
@@ -146,11 +146,11 @@ def remove(path: Path) -> None:
     # The WAL first: it must never be taken for the WAL of the next file of this name.
     logs = [location.companion(path, suffix) for suffix in COMPANIONS]
     for file in (*logs, path, *logs):
-        _empty(file)
+        _overwrite(file)
         file.unlink(missing_ok=True)
 
 
-def _empty(file: Path) -> None:
+def _overwrite(file: Path) -> None:
     """Overwrite and truncate a file, if it can contain words."""
     if file.name.endswith("-shm") or not file.exists():
         return
@@ -171,7 +171,7 @@ def _empty(file: Path) -> None:
         opened.xClose()
 
 
-def empty_log(connection: apsw.Connection) -> bool:
+def truncate_wal(connection: apsw.Connection) -> bool:
     """Checkpoint the WAL into the file and truncate it; False if another connection prevents it."""
     try:
         row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -206,11 +206,11 @@ def _wipe_gaps(connection: apsw.Connection, path: Path) -> None:
     pages: int = connection.execute("PRAGMA page_count").get
     flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE
     # Whole pages are written, so that this file layer updates their checksums.
-    file = apsw.VFSFile(_CHECKED if checked() else "", str(path), [flags, 0])
+    file = apsw.VFSFile(_CHECKSUM_VFS if has_checksums() else "", str(path), [flags, 0])
     try:
         for number in range(pages):
             page = file.xRead(size, number * size)
-            low, high = gap(page, 0, size, first=number == 0)
+            low, high = page_gap(page, 0, size, first=number == 0)
             if low < high and page[low:high].strip(b"\0"):
                 wiped = page[:low] + bytes(high - low) + page[high:]
                 file.xWrite(wiped, number * size)
@@ -220,18 +220,18 @@ def _wipe_gaps(connection: apsw.Connection, path: Path) -> None:
 
 
 @cache
-def checked() -> bool:
+def has_checksums() -> bool:
     """True if pages can have checksums: not every build of SQLite has the extension."""
-    with _loading:
+    with _load_lock:
         # Loading the extension makes it the default for all files, but the log has its own
         # checksums.
         usual = apsw.vfs_names()[0]
-        if _CHECKED not in apsw.vfs_names() and _load():
+        if _CHECKSUM_VFS not in apsw.vfs_names() and _load_checksum_vfs():
             apsw.set_default_vfs(usual)
-        return _CHECKED in apsw.vfs_names()
+        return _CHECKSUM_VFS in apsw.vfs_names()
 
 
-def _load() -> bool:
+def _load_checksum_vfs() -> bool:
     from apsw import sqlite_extra  # noqa: PLC0415 - only searches need it
 
     loader = apsw.Connection(":memory:")

@@ -17,31 +17,38 @@ from holdfast.clock import EPOCH, to_micros
 from holdfast.errors import Damaged
 from holdfast.operations.history import read_row
 from holdfast.search.document import Document, document
-from holdfast.search.protocol import Anchor, Doc, Kept
+from holdfast.search.protocol import Anchor, IndexedMessage, IndexStorage
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Backend, Listing, MessageRow, SessionRow, Snapshot, Unreadable
+from holdfast.storage.protocol import (
+    Backend,
+    MessageRow,
+    SessionFilter,
+    SessionRow,
+    Snapshot,
+    UnreadableSession,
+)
 from holdfast.values import Message
 
 _STEP_MESSAGES = 500
 _STEP_TEXT = 4_000_000
-_SESSIONS = 50
+_STEP_SESSIONS = 50
 _UNREADABLE = frozenset({"erased", "damaged"})
 
 
-class Outdated(Exception):
+class IndexStale(Exception):
     """The index does not match the log, or has erased messages: it must be rebuilt."""
 
 
 class Step(msgspec.Struct):
     """What one step adds: messages by branch, and the activity number that it reaches."""
 
-    runs: list[list[Doc]]
+    runs: list[list[IndexedMessage]]
     activity: int
     erasures: int
     complete: bool
 
 
-def step(backend: Backend, storage: Kept) -> Step:
+def step(backend: Backend, storage: IndexStorage) -> Step:
     """Add the next messages to an index, within a write transaction of it."""
     activity = storage.activity
     found = backend.read(lambda snapshot: _gather(snapshot, storage, activity))
@@ -56,13 +63,13 @@ def step(backend: Backend, storage: Kept) -> Step:
     return found
 
 
-def is_whole(snapshot: Snapshot, storage: Kept) -> bool:
+def is_complete(snapshot: Snapshot, storage: IndexStorage) -> bool:
     """True if an index lacks nothing; raise `IndexStale` if it does not match the log."""
-    check(snapshot, storage)
-    return not lacks(snapshot, storage.activity)
+    check_not_stale(snapshot, storage)
+    return not has_activity_after(snapshot, storage.activity)
 
 
-def lacks(snapshot: Snapshot, activity: int) -> bool:
+def has_activity_after(snapshot: Snapshot, activity: int) -> bool:
     """True if anything was written after an activity number, or if damage may hide that."""
     try:
         return bool(snapshot.activity_after(activity, 1))
@@ -77,48 +84,51 @@ def is_behind(snapshot: Snapshot, activity: int) -> bool:
     index adds messages in the order of these numbers and waits for that write, a search does not.
     """
     try:
-        newest = snapshot.list_sessions(Listing(), before=None, limit=1)
+        newest = snapshot.list_sessions(SessionFilter(), before=None, limit=1)
     except Damaged:
         return True
     numbers = (
-        item.activity if isinstance(item, Unreadable) else item[1].activity for item in newest
+        item.activity if isinstance(item, UnreadableSession) else item[1].activity
+        for item in newest
     )
-    return any(number > activity for number in numbers) or lacks(snapshot, activity)
+    return any(number > activity for number in numbers) or has_activity_after(snapshot, activity)
 
 
-def check(snapshot: Snapshot, storage: Kept) -> int:
+def check_not_stale(snapshot: Snapshot, storage: IndexStorage) -> int:
     """Return the number of erasures in the log.
 
     Raise `IndexStale` if the index is of another log, or has messages that were erased from it.
     """
     erasures = snapshot.erasures()
     if storage.erasures not in (None, erasures):
-        raise Outdated("messages were erased since it was updated")
+        raise IndexStale("messages were erased since it was updated")
     anchor = storage.anchor
     if anchor is None:
         return erasures
     segment = Segment(anchor.branch, anchor.seq, anchor.seq, "")
     rows = [row for _, found in snapshot.messages([segment]) for row in found]
     if [row.crc for row in rows] != [anchor.crc]:
-        raise Outdated("it is of another log")
+        raise IndexStale("it is of another log")
     return erasures
 
 
-def _gather(snapshot: Snapshot, storage: Kept, activity: int) -> Step:
+def _gather(snapshot: Snapshot, storage: IndexStorage, activity: int) -> Step:
     # First, because on this call some backends restart the whole query.
-    written = snapshot.activity_after(activity, _SESSIONS)
-    gathered = Step([], activity, check(snapshot, storage), complete=True)
+    written = snapshot.activity_after(activity, _STEP_SESSIONS)
+    gathered = Step([], activity, check_not_stale(snapshot, storage), complete=True)
     room, text = _STEP_MESSAGES, _STEP_TEXT
     lasts: dict[int, int] = {}
     for number, session_id, _, _ in written:
         row = snapshot.find_session(id=session_id)
-        for segment in () if row is None else lacking(snapshot, row, _known(storage, lasts)):
+        for segment in (
+            () if row is None else unindexed_segments(snapshot, row, _last_indexed(storage, lasts))
+        ):
             if room <= 0 or text <= 0:
                 gathered.complete = False
                 return gathered
             last = min(segment.last or 0, segment.first + room - 1)
             part = Segment(segment.branch, segment.first, last, segment.session_id)
-            run = list(read(snapshot, part))
+            run = list(read_segment(snapshot, part))
             gathered.runs.append(run)
             lasts[part.branch] = last
             room -= len(run)
@@ -127,20 +137,20 @@ def _gather(snapshot: Snapshot, storage: Kept, activity: int) -> Step:
                 gathered.complete = False
                 return gathered
         gathered.activity = number
-    gathered.complete = len(written) < _SESSIONS
+    gathered.complete = len(written) < _STEP_SESSIONS
     return gathered
 
 
-def _known(storage: Kept, lasts: dict[int, int]) -> Callable[[int], int]:
+def _last_indexed(storage: IndexStorage, lasts: dict[int, int]) -> Callable[[int], int]:
     def last(branch: int) -> int:
         if branch not in lasts:
-            lasts[branch] = storage.last(branch)
+            lasts[branch] = storage.last_seq(branch)
         return lasts[branch]
 
     return last
 
 
-def lacking(
+def unindexed_segments(
     snapshot: Snapshot, session: SessionRow, last: Callable[[int], int]
 ) -> Iterator[Segment]:
     """Yield the segments of a session's history that are not indexed yet, shared ones included.
@@ -153,49 +163,49 @@ def lacking(
     for branch in branches:
         if branch.parent is not None and branch.parent not in own:
             for segment in snapshot.path(branch.n)[:-1]:
-                yield from _behind(segment, last(segment.branch))
+                yield from _unindexed_part(segment, last(segment.branch))
         whole = Segment(branch.n, branch.fork_seq + 1, branch.last_seq, branch.session_id)
         if last(branch.n) > branch.last_seq:
-            raise Outdated("the log has fewer messages than it had")
-        yield from _behind(whole, last(branch.n))
+            raise IndexStale("the log has fewer messages than it had")
+        yield from _unindexed_part(whole, last(branch.n))
 
 
-def _behind(segment: Segment, indexed: int) -> Iterator[Segment]:
+def _unindexed_part(segment: Segment, indexed: int) -> Iterator[Segment]:
     first, last = max(segment.first, indexed + 1), segment.last or 0
     if first <= last:
         yield Segment(segment.branch, first, last, segment.session_id)
 
 
-def read(snapshot: Snapshot, segment: Segment) -> Iterator[Doc]:
+def read_segment(snapshot: Snapshot, segment: Segment) -> Iterator[IndexedMessage]:
     """Read the messages of a segment for indexing; a missing one yields an empty message."""
     seq = segment.first
     for owner, rows in snapshot.messages([segment]):
         for row in rows:
             yield from (_missing(segment.branch, gap) for gap in range(seq, row.seq))
-            yield doc_of(snapshot, owner, segment.branch, row)
+            yield to_indexed(snapshot, owner, segment.branch, row)
             seq = row.seq + 1
     yield from (_missing(segment.branch, gap) for gap in range(seq, (segment.last or 0) + 1))
 
 
-def doc_of(snapshot: Snapshot, owner: str, branch: int, row: MessageRow) -> Doc:
+def to_indexed(snapshot: Snapshot, owner: str, branch: int, row: MessageRow) -> IndexedMessage:
     """Return a stored message in the form in which it is indexed."""
     message = read_row(snapshot, owner, row)
-    return Doc(
+    return IndexedMessage(
         branch=branch,
         seq=row.seq,
         id=row.id,
         role=message.role,
-        at=when(message),
+        at=created_micros(message),
         document=document(message),
         crc=row.crc,
-        lost=message.status in _UNREADABLE,
+        unreadable=message.status in _UNREADABLE,
     )
 
 
-def when(message: Message) -> int:
+def created_micros(message: Message) -> int:
     """Return the time of a stored message in microseconds."""
     return to_micros(message.created_at or EPOCH)
 
 
-def _missing(branch: int, seq: int) -> Doc:
-    return Doc(branch, seq, "", "system", 0, Document(), lost=True)
+def _missing(branch: int, seq: int) -> IndexedMessage:
+    return IndexedMessage(branch, seq, "", "system", 0, Document(), unreadable=True)

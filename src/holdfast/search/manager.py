@@ -23,23 +23,33 @@ from typing import Final, NamedTuple, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.search import indexer
-from holdfast.search.fts5 import FilePlace
+from holdfast.search.fts5 import IndexFileLocation
 from holdfast.search.index_erasure import Eraser
-from holdfast.search.indexer import Outdated
-from holdfast.search.protocol import BUSY, Gone, Hindered, Kept, Lost, Place, Wanted
-from holdfast.search.tsvector import TablePlace
+from holdfast.search.indexer import IndexStale
+from holdfast.search.protocol import (
+    BUSY_TIMEOUT_S,
+    IndexInvalid,
+    IndexLocation,
+    IndexReplaced,
+    IndexStorage,
+    IndexUnavailable,
+    SearchPrefetch,
+)
+from holdfast.search.tsvector import IndexTableLocation
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.values import IndexStatus
 
 T = TypeVar("T")
 _log = logging.getLogger("holdfast")
-_live: weakref.WeakSet[Index] = weakref.WeakSet()
-_forking: list[Index] = []
-_BRIEFLY: Final = 0.25  # how long a search may bring the index up to date before it queries it
-_PATIENCE: Final = 5.0  # how long an erasure waits for other writers, and a fork for searches
-_MOST_FAILURES: Final = 3
-_NO_GOOD: Final = (Lost, Hindered, Outdated, OSError)
+_live: weakref.WeakSet[IndexManager] = weakref.WeakSet()
+_forking: list[IndexManager] = []
+_QUICK_CATCH_UP_S: Final = (
+    0.25  # how long a search may bring the index up to date before it queries it
+)
+_LOCK_TIMEOUT_S: Final = 5.0  # how long an erasure waits for other writers, and a fork for searches
+_MAX_FAILURES: Final = 3
+_INDEX_ERRORS: Final = (IndexInvalid, IndexUnavailable, IndexStale, OSError)
 
 
 class NoUsableIndex(Exception):
@@ -49,74 +59,74 @@ class NoUsableIndex(Exception):
 class SearchSnapshot(NamedTuple):
     """The index and the log during one search; `behind`: the log has messages the index lacks."""
 
-    storage: Kept
+    storage: IndexStorage
     log: Snapshot
     behind: bool
 
 
-def place_of(backend: Backend) -> Place | None:
+def index_location(backend: Backend) -> IndexLocation | None:
     """Return the file or the tables for a backend's index; None if it has neither (yet)."""
     path = backend.index_path()
     if path is not None:
-        return FilePlace(path)
+        return IndexFileLocation(path)
     tables = backend.index_tables()
-    return None if tables is None else TablePlace(tables)
+    return None if tables is None else IndexTableLocation(tables)
 
 
-class Index:
+class IndexManager:
     """The search index of a store, in whatever state it is."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._begin()
+        self._reset()
         _live.add(self)
 
-    def _begin(self) -> None:
-        self._found: Place | None = None
-        self._reader: Kept | None = None
-        self._writer: Kept | None = None
-        self._reading = threading.Lock()
-        self._writing = threading.Lock()
+    def _reset(self) -> None:
+        self._location: IndexLocation | None = None
+        self._reader: IndexStorage | None = None
+        self._writer: IndexStorage | None = None
+        self._read_lock = threading.Lock()
+        self._write_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._failures = 0
         self._suspect = False
-        self._paused: list[threading.Lock] = []
+        self._held_locks: list[threading.Lock] = []
 
     @property
-    def place(self) -> Place | None:
+    def location(self) -> IndexLocation | None:
         """The file or the tables of the index; None if the backend has neither (yet)."""
-        if self._found is None:
-            self._found = place_of(self._backend)
-        return self._found
+        if self._location is None:
+            self._location = index_location(self._backend)
+        return self._location
 
     # ------------------------------------------------------------------------------- searching
 
     @contextmanager
-    def snapshot(self, prefetch: Wanted) -> Iterator[SearchSnapshot]:
+    def snapshot(self, prefetch: SearchPrefetch) -> Iterator[SearchSnapshot]:
         """Open the index and the log together for one search.
 
         Raise `NoUsableIndex` if there is no index or it is stale, or if it fails inside the block.
         """
-        with self._reading:
+        with self._read_lock:
             try:
                 index = self._open_reader()
                 if index is None:
                     raise NoUsableIndex
                 with index.reading(prefetch), index.open_log(self._backend) as (log, behind):
-                    indexer.check(log, index)
+                    indexer.check_not_stale(log, index)
                     yield SearchSnapshot(index, log, behind)
-            except _NO_GOOD as error:
+            except _INDEX_ERRORS as error:
                 _log.info("the search reads the log without its index: %s", error)
                 self._close_reader()
-                if isinstance(error, Lost) and not isinstance(error, Gone):
+                if isinstance(error, IndexInvalid) and not isinstance(error, IndexReplaced):
                     self._suspect = True
                 raise NoUsableIndex from error
 
-    def _open_reader(self) -> Kept | None:
+    def _open_reader(self) -> IndexStorage | None:
         if self._reader is not None and self._reader.moved():
             self._close_reader()
-        location = None if self._stop.is_set() else self.place
+        location = None if self._stop.is_set() else self.location
         if self._reader is None and location is not None:
             self._reader = location.open(readonly=self._backend.readonly)
         return self._reader
@@ -130,41 +140,41 @@ class Index:
 
     @property
     def _can_write(self) -> bool:
-        stopped = self._failures >= _MOST_FAILURES or self._stop.is_set()
-        return not stopped and not self._backend.readonly and self.place is not None
+        stopped = self._failures >= _MAX_FAILURES or self._stop.is_set()
+        return not stopped and not self._backend.readonly and self.location is not None
 
     def catch_up_briefly(self) -> None:
         """Index new messages for a short time, and start a background thread for the rest."""
-        if not self._can_write or not self._writing.acquire(blocking=False):
+        if not self._can_write or not self._write_lock.acquire(blocking=False):
             return  # Another thread is indexing; the search scans what is missing.
         try:
-            until = time.monotonic() + _BRIEFLY
+            until = time.monotonic() + _QUICK_CATCH_UP_S
             complete = self._step()
             while complete is False and time.monotonic() < until:
                 complete = self._step()
         finally:
-            self._writing.release()
+            self._write_lock.release()
         if complete is False:
-            self._start()
+            self._start_background()
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         """True if the index lacks nothing; read without taking its writer lock."""
         try:
             storage = self._open_writer(create=False)
             if storage is None or self._suspect:
                 return False
             with storage.reading():
-                return self._backend.read(lambda log: indexer.is_whole(log, storage))
-        except (*_NO_GOOD, HoldfastError):
+                return self._backend.read(lambda log: indexer.is_complete(log, storage))
+        except (*_INDEX_ERRORS, HoldfastError):
             return False
 
     def catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Index everything that is missing, however long it takes."""
-        with self._writing:
-            complete: bool | None = self._is_whole()
+        with self._write_lock:
+            complete: bool | None = self._is_complete()
         total = 0 if complete or progress is None else self._backend.stats().messages
         while complete is False and self._can_write:
-            with self._writing:
+            with self._write_lock:
                 complete = self._step()
                 done = self._documents()
             if progress is not None:
@@ -172,45 +182,45 @@ class Index:
 
     def _documents(self) -> int:
         try:
-            return 0 if self._writer is None else self._writer.documents()
-        except (Lost, Hindered):  # The next step handles it.
+            return 0 if self._writer is None else self._writer.message_count()
+        except (IndexInvalid, IndexUnavailable):  # The next step handles it.
             return 0
 
     def _step(self) -> bool | None:
         """Index the next messages. Return True if none are missing now, None if that failed."""
         if self._suspect:
-            self._replace("a search found it corrupt")
+            self._discard("a search found it corrupt")
         try:
             storage = self._open_writer(create=True)
             if storage is None:
                 return None
             with storage.writing():
                 complete = indexer.step(self._backend, storage).complete
-        except Hindered:
+        except IndexUnavailable:
             return None
         except HoldfastError as error:
             # The log cannot be read: the index is sound, and the search raises the error.
             _log.info("the search index cannot be brought up to date: %s", error)
             return None
-        except Gone:
+        except IndexReplaced:
             self._failures += 1
             self._close_writer()
             return False if self._can_write else None
-        except (Lost, Outdated) as error:
+        except (IndexInvalid, IndexStale) as error:
             self._failures += 1
-            self._replace(error)
+            self._discard(error)
             return False if self._can_write else None
         except OSError as error:
-            self._failures = _MOST_FAILURES
+            self._failures = _MAX_FAILURES
             _log.info("no search index can be stored: %s", error)
             return None
         self._failures = 0
         return complete
 
-    def _open_writer(self, *, create: bool) -> Kept | None:
+    def _open_writer(self, *, create: bool) -> IndexStorage | None:
         if self._writer is not None and self._writer.moved():
             self._close_writer()
-        location = self.place
+        location = self.location
         if self._writer is None and location is not None:
             self._writer = location.open()
             if self._writer is None and create:
@@ -223,27 +233,29 @@ class Index:
         if storage is not None:
             storage.close()
 
-    def _replace(self, why: object) -> None:
+    def _discard(self, why: object) -> None:
         """Remove the index; other connections notice, and the next step creates a new one."""
         _log.info("the search index is rebuilt: %s", why)
         self._suspect = False
         self._close_writer()
-        if self._found is not None:
-            with suppress(OSError, Lost, Hindered):
-                self._found.remove()
+        if self._location is not None:
+            with suppress(OSError, IndexInvalid, IndexUnavailable):
+                self._location.remove()
 
     # -------------------------------------------------------------------------- the background
 
-    def _start(self) -> None:
+    def _start_background(self) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        self._thread = threading.Thread(target=self._serve, name="holdfast-index", daemon=True)
+        self._thread = threading.Thread(
+            target=self._catch_up_in_background, name="holdfast-index", daemon=True
+        )
         self._thread.start()
 
-    def _serve(self) -> None:
+    def _catch_up_in_background(self) -> None:
         complete: bool | None = False
         while complete is False and self._can_write:
-            with self._writing:
+            with self._write_lock:
                 complete = self._step()
 
     def close(self) -> None:
@@ -252,9 +264,9 @@ class Index:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        with self._reading:
+        with self._read_lock:
             self._close_reader()
-        with self._writing:
+        with self._write_lock:
             self._close_writer()
 
     # ---------------------------------------------------------------------------------- erasing
@@ -265,74 +277,74 @@ class Index:
 
         Words that cannot be removed message by message are removed with the whole index.
         """
-        with self._writing:
-            eraser = self._eraser(erased)
+        with self._write_lock:
+            eraser = self._prepare_erasure(erased)
             if eraser is None:
                 yield
                 return
             try:
                 yield
             except BaseException:
-                self._undo(eraser)
+                self._cancel_erasure(eraser)
                 raise
             try:
                 eraser.finish()
-            except (*_NO_GOOD, HoldfastError) as error:
-                eraser.give_up()
-                self._replace(error)
+            except (*_INDEX_ERRORS, HoldfastError) as error:
+                eraser.roll_back()
+                self._discard(error)
 
     @contextmanager
     def between_erasures(self) -> Iterator[None]:
         """Wait for an erasure in another thread to end; none begins while the block runs."""
-        with self._writing:
+        with self._write_lock:
             yield
 
-    def _eraser(self, erased: Sequence[Segment] | None) -> Eraser | None:
+    def _prepare_erasure(self, erased: Sequence[Segment] | None) -> Eraser | None:
         """Lock the index and read what will be erased; None without a usable index."""
-        if self._backend.readonly or self._stop.is_set() or self.place is None:
+        if self._backend.readonly or self._stop.is_set() or self.location is None:
             return None
         try:
             storage = self._open_writer(create=False)
-        except _NO_GOOD as error:
-            self._replace(error)
+        except _INDEX_ERRORS as error:
+            self._discard(error)
             return None
         if storage is None:
             return None
         eraser = Eraser(self._backend, storage)
-        storage.be_patient(_PATIENCE)
+        storage.set_busy_timeout(_LOCK_TIMEOUT_S)
         try:
             eraser.prepare(erased)
-        except (*_NO_GOOD, HoldfastError) as error:
-            eraser.give_up()
-            self._replace(error)
+        except (*_INDEX_ERRORS, HoldfastError) as error:
+            eraser.roll_back()
+            self._discard(error)
             return None
         finally:
             if self._writer is not None:
-                storage.be_patient(BUSY)
+                storage.set_busy_timeout(BUSY_TIMEOUT_S)
         return eraser
 
-    def _undo(self, eraser: Eraser) -> None:
+    def _cancel_erasure(self, eraser: Eraser) -> None:
         """Cancel an erasure whose write failed; if it may have committed, discard the index."""
-        if not eraser.undo():
-            self._replace("an erasure failed, and may have been committed")
+        if not eraser.cancel():
+            self._discard("an erasure failed, and may have been committed")
 
     # ----------------------------------------------------------------------------------- status
 
     def status(self) -> IndexStatus:
         """Return the state of the index."""
-        location, stored = self.place, self._backend.stats().messages
+        location, stored = self.location, self._backend.stats().messages
         if location is None:
             return IndexStatus(state="none", behind=stored)
-        with self._reading:
+        with self._read_lock:
             try:
-                found = self._again_if_hindered(lambda storage: self._describe(storage, stored))
-            except _NO_GOOD as error:
+                found = self._read_with_retry(lambda storage: self._describe(storage, stored))
+            except _INDEX_ERRORS as error:
                 _log.info("the search index cannot be read: %s", error)
                 self._close_reader()
-                return IndexStatus(state="damaged", path=location.shown, behind=stored)
-        return found or IndexStatus(state="missing", path=location.shown, behind=stored)
+                return IndexStatus(state="damaged", path=location.label, behind=stored)
+        return found or IndexStatus(state="missing", path=location.label, behind=stored)
 
-    def _again_if_hindered(self, read: Callable[[Kept], T]) -> T | None:
+    def _read_with_retry(self, read: Callable[[IndexStorage], T]) -> T | None:
         """Read the index, a second time if it was unavailable (say, the connection was lost)."""
         for last in (False, True):
             try:
@@ -341,49 +353,49 @@ class Index:
                     return None
                 with storage.reading():
                     return read(storage)
-            except Hindered:
+            except IndexUnavailable:
                 self._close_reader()
                 if last:
                     raise
         return None
 
-    def _describe(self, storage: Kept, stored: int) -> IndexStatus:
-        documents = storage.documents()
+    def _describe(self, storage: IndexStorage, stored: int) -> IndexStatus:
+        documents = storage.message_count()
         try:
-            self._backend.read(lambda snapshot: indexer.check(snapshot, storage))
-        except Outdated:
+            self._backend.read(lambda snapshot: indexer.check_not_stale(snapshot, storage))
+        except IndexStale:
             return IndexStatus(
-                state="outdated", path=storage.shown, bytes=storage.size(), behind=stored
+                state="outdated", path=storage.label, bytes=storage.size(), behind=stored
             )
         behind = max(0, stored - documents)
         return IndexStatus(
             state="behind" if behind else "ready",
-            path=storage.shown,
+            path=storage.label,
             messages=documents,
             behind=behind,
             bytes=storage.size(),
-            text=storage.text(),
+            text=storage.text_size(),
         )
 
     def rebuild(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Discard the index and build it from scratch."""
-        with self._writing:
+        with self._write_lock:
             self._failures = 0
             if self._can_write:
-                self._replace("requested")
+                self._discard("requested")
         self.catch_up(progress)
 
     def check(self) -> list[str]:
         """Read the whole index, compare it with the log, and return what is wrong with it."""
-        with self._reading:
+        with self._read_lock:
             try:
-                return self._again_if_hindered(self._problems) or []
-            except _NO_GOOD as error:
+                return self._read_with_retry(self._problems) or []
+            except _INDEX_ERRORS as error:
                 self._close_reader()
                 return [f"the index cannot be used: {error}"]
 
-    def _problems(self, storage: Kept) -> list[str]:
-        counts = storage.counts()
+    def _problems(self, storage: IndexStorage) -> list[str]:
+        counts = storage.counts_by_branch()
         differences = self._backend.read(lambda log: _compare(log, storage, counts))
         return [*storage.problems(), *differences]
 
@@ -392,28 +404,28 @@ class Index:
     def before_fork(self) -> None:
         """Close the connections: a child must not inherit them."""
         for lock, close in (
-            (self._reading, self._close_reader),
-            (self._writing, self._close_writer),
+            (self._read_lock, self._close_reader),
+            (self._write_lock, self._close_writer),
         ):
-            if lock.acquire(timeout=_PATIENCE):
-                self._paused.append(lock)
+            if lock.acquire(timeout=_LOCK_TIMEOUT_S):
+                self._held_locks.append(lock)
                 close()
 
     def after_fork_in_parent(self) -> None:
         """Release the locks; connections are opened again when they are needed."""
-        while self._paused:
-            self._paused.pop().release()
+        while self._held_locks:
+            self._held_locks.pop().release()
 
     def after_fork_in_child(self) -> None:
         """Reset everything; the child has no background thread."""
         for storage in (self._reader, self._writer):
             if storage is not None:  # It was in use when the process forked: it is the parent's.
-                storage.disown()
-        self._begin()
+                storage.abandon_after_fork()
+        self._reset()
 
 
-def _compare(snapshot: Snapshot, storage: Kept, counts: dict[int, int]) -> list[str]:
-    indexer.check(snapshot, storage)
+def _compare(snapshot: Snapshot, storage: IndexStorage, counts: dict[int, int]) -> list[str]:
+    indexer.check_not_stale(snapshot, storage)
     wrong, seen, number = [], set(), 0
     while written := snapshot.activity_after(number, 1000):
         for number, session_id, _, _ in written:

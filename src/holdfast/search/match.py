@@ -30,8 +30,8 @@ from holdfast.search.tokenize import parts, words
 _SATURATION: Final = 1.2  # k1 of bm25: how much repetitions of a term add
 _LENGTH_WEIGHT: Final = 0.5  # b of bm25: how much the length of a message matters
 _AVERAGE_LENGTH: Final = 150.0
-_OLD: Final = 0.5  # the factor that the oldest messages approach
-_FADING_DAYS: Final = 30.0
+_MIN_RECENCY: Final = 0.5  # the factor that the oldest messages approach
+_RECENCY_SCALE_DAYS: Final = 30.0
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +60,7 @@ def frequencies(terms: Iterable[Term], text: str) -> tuple[int, ...]:
     return tuple(content.frequency(term) for term in terms)
 
 
-def how_many(terms: Iterable[Term], text: str) -> int:
+def count_present(terms: Iterable[Term], text: str) -> int:
     """Return how many of some terms occur in a text."""
     content = _Content(Document(text), thinking=False)
     return sum(content.has(term) for term in terms)
@@ -77,7 +77,7 @@ def score(frequencies: Sequence[int], length: int, age_days: float) -> float:
 
 def _recency(age_days: float) -> float:
     age = max(age_days, 0.0)  # another machine's clock may be ahead
-    return _OLD + (1 - _OLD) / (1 + age / _FADING_DAYS)
+    return _MIN_RECENCY + (1 - _MIN_RECENCY) / (1 + age / _RECENCY_SCALE_DAYS)
 
 
 def _match(wanted: Iterable[Term], unwanted: Iterable[Term], content: _Content) -> Match | None:
@@ -108,13 +108,15 @@ class _Content:
     def frequency(self, term: Term) -> int:
         """Return how often a term occurs."""
         if not term.tokens:
-            literally = _plain(term.raw)
+            literally = _normalize(term.raw)
             return sum(text.count(literally) for text in self._plain)
         needle = _needle(term.tokens, prefix=term.prefix)
-        often = sum(count_of(text, needle) for text in self._words) + count_of(self._parts, needle)
+        often = sum(count_overlapping(text, needle) for text in self._words) + count_overlapping(
+            self._parts, needle
+        )
         if not term.parts:
             return often
-        return max(often, count_of(self._parts, _needle(term.parts, prefix=term.prefix)))
+        return max(often, count_overlapping(self._parts, _needle(term.parts, prefix=term.prefix)))
 
     def has(self, term: Term) -> bool:
         """True if a term occurs. Words come first: the parts of names are slow to compute."""
@@ -133,7 +135,7 @@ class _Content:
     @property
     def _plain(self) -> list[str]:
         if self._known_plain is None:
-            self._known_plain = [_plain(text) for text in self._texts]
+            self._known_plain = [_normalize(text) for text in self._texts]
         return self._known_plain
 
 
@@ -145,7 +147,7 @@ def _needle(tokens: Sequence[str], *, prefix: bool) -> str:
     return f" {' '.join(tokens)}" if prefix else f" {' '.join(tokens)} "
 
 
-def count_of(text: str, needle: str) -> int:
+def count_overlapping(text: str, needle: str) -> int:
     """Return how often a needle occurs in a text, overlaps included."""
     often, at = 0, text.find(needle)
     while at >= 0:
@@ -154,6 +156,6 @@ def count_of(text: str, needle: str) -> int:
     return often
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     """Return a text for literal comparison: compatible forms and cases become equal."""
     return text.casefold() if text.isascii() else unicodedata.normalize("NFKD", text).casefold()

@@ -20,24 +20,24 @@ from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.values import Role
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-BUSY: Final = 0.1  # how long to wait for another writer's lock
-LOST: Final = -1  # stored as the length of a message that no search may find
-_MARK_BYTES: Final = 6
+BUSY_TIMEOUT_S: Final = 0.1  # how long to wait for another writer's lock
+UNSEARCHABLE_LENGTH: Final = -1  # stored as the length of a message that no search may find
+_ID_HASH_BYTES: Final = 6
 
 
-class Lost(Exception):
+class IndexInvalid(Exception):
     """The index is corrupt, of another version or gone: it has to be discarded and rebuilt."""
 
 
-class Gone(Lost):
+class IndexReplaced(IndexInvalid):
     """The index was deleted or replaced; the one that is there now may be sound."""
 
 
-class Hindered(Exception):
+class IndexUnavailable(Exception):
     """The index cannot be used now: another writer has it, or the disk is full."""
 
 
-class Doc(msgspec.Struct, frozen=True, gc=False):
+class IndexedMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as it is indexed."""
 
     branch: int
@@ -47,18 +47,18 @@ class Doc(msgspec.Struct, frozen=True, gc=False):
     at: int
     document: Document
     crc: int = 0
-    lost: bool = False  # erased, damaged or missing: no search finds it
+    unreadable: bool = False  # erased, damaged or missing: no search finds it
 
 
 # A message that matches: branch, seq, time, hash of its id, length in words, and term counts, which
 # `Chunk.frequencies` decodes. A search has up to a thousand of them, so each is a plain tuple.
-Entry: TypeAlias = tuple[int, int, int, int, int, Any]
+Candidate: TypeAlias = tuple[int, int, int, int, int, Any]
 
 
 class Chunk(msgspec.Struct, frozen=True):
     """Messages that match, and a function that decodes their term counts."""
 
-    entries: list[Entry]
+    candidates: list[Candidate]
     frequencies: Callable[[Any], tuple[int, ...]]
 
 
@@ -79,7 +79,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     branches: tuple[int, ...] | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class SearchPrefetch(msgspec.Struct, frozen=True, kw_only=True):
     """What a search will probably read, so that storage on a server can send it ahead.
 
     `exact`: the index will be queried with just these bounds. `titles`: the words that are searched
@@ -89,21 +89,21 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     query: Query
     bounds: Bounds
     thinking: bool
-    certain: bool
+    exact: bool
     titles: Sequence[str] | None
 
 
-def mark_of(message_id: str) -> int:
+def id_hash(message_id: str) -> int:
     """Return a hash of a message id: it identifies a message that is on several branches."""
     name = message_id.encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(name, digest_size=_MARK_BYTES).digest())
+    return int.from_bytes(blake2b(name, digest_size=_ID_HASH_BYTES).digest())
 
 
-class Kept(Protocol):
+class IndexStorage(Protocol):
     """An open index. On failure it raises `IndexInvalid`, `IndexUnavailable` or `OSError` only."""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """Its file or tables, as shown to users."""
         ...
 
@@ -113,7 +113,7 @@ class Kept(Protocol):
         ...
 
     @property
-    def far(self) -> bool:
+    def is_remote(self) -> bool:
         """True if every query of it and of the log takes a round trip to a server."""
         ...
 
@@ -121,7 +121,7 @@ class Kept(Protocol):
         """Close the connection."""
         ...
 
-    def disown(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Abandon the connection in a forked child: it belongs to the parent process."""
         ...
 
@@ -129,11 +129,11 @@ class Kept(Protocol):
         """True if the index that is open was deleted or replaced."""
         ...
 
-    def be_patient(self, seconds: float) -> None:
+    def set_busy_timeout(self, seconds: float) -> None:
         """Set how long to wait for another writer."""
         ...
 
-    def reading(self, prefetch: Wanted | None = None) -> AbstractContextManager[None]:
+    def reading(self, prefetch: SearchPrefetch | None = None) -> AbstractContextManager[None]:
         """Read everything in the block from one snapshot; `prefetch` is only a hint."""
         ...
 
@@ -144,11 +144,11 @@ class Kept(Protocol):
         """
         ...
 
-    def expect(self, segments: Sequence[Segment]) -> None:
+    def prefetch_messages(self, segments: Sequence[Segment]) -> None:
         """Prefetch messages of the log that will probably be read next."""
         ...
 
-    def narrowed(
+    def visible_branches(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
     ) -> tuple[int, ...] | None:
         """Return the branches that sessions of these scopes and agents may show.
@@ -183,15 +183,15 @@ class Kept(Protocol):
         """Store its state: `activity`, `erasures`."""
         ...
 
-    def newest(self) -> tuple[int, int] | None:
+    def newest_position(self) -> tuple[int, int] | None:
         """Return branch and seq of the message that was added last."""
         ...
 
-    def last(self, branch: int) -> int:
+    def last_seq(self, branch: int) -> int:
         """Return the seq of a branch up to which all messages are indexed; 0 for none."""
         ...
 
-    def counts(self) -> dict[int, int]:
+    def counts_by_branch(self) -> dict[int, int]:
         """Return the number of indexed messages by branch."""
         ...
 
@@ -199,7 +199,7 @@ class Kept(Protocol):
         """Read the whole index and return what is wrong with it."""
         ...
 
-    def documents(self) -> int:
+    def message_count(self) -> int:
         """Return the number of indexed messages."""
         ...
 
@@ -207,19 +207,19 @@ class Kept(Protocol):
         """Return its size in bytes."""
         ...
 
-    def text(self) -> int:
+    def text_size(self) -> int:
         """Return the approximate number of characters in the indexed messages."""
         ...
 
-    def add(self, docs: Sequence[Doc]) -> None:
+    def add(self, docs: Sequence[IndexedMessage]) -> None:
         """Add consecutive messages of one branch."""
         ...
 
-    def forget(self, erased: Sequence[Segment], docs: Sequence[Doc]) -> None:
+    def remove_words(self, erased: Sequence[Segment], docs: Sequence[IndexedMessage]) -> None:
         """Remove the words of messages, not their rows. `docs` has the words, if needed."""
         ...
 
-    def cut(self, branch: int, last: int) -> None:
+    def truncate_branch(self, branch: int, last: int) -> None:
         """Remove the rows of a branch after `last`; their words are removed already."""
         ...
 
@@ -235,15 +235,15 @@ class Kept(Protocol):
         ...
 
 
-class Place(Protocol):
+class IndexLocation(Protocol):
     """The file or the tables of a store's index, whether or not there is one yet."""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The file or the tables, as shown to users."""
         ...
 
-    def open(self, *, readonly: bool = False) -> Kept | None:
+    def open(self, *, readonly: bool = False) -> IndexStorage | None:
         """Open the index; None if there is none."""
         ...
 

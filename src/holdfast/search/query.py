@@ -99,7 +99,7 @@ _FIELDS: Final = ("role", "scope", "agent", "session", "title", "since", "until"
 _HEAD: Final = re.compile(rf"(-?)(?:({'|'.join(_FIELDS)}):)?(?=\S)")
 _BARE: Final = re.compile(r"\S+")
 _QUOTES: Final = {'"': '"', "\u201c": "\u201d"}
-_NOTHING: Final = frozenset({"-", "*", *_QUOTES, *(f"-{quote}" for quote in _QUOTES)})
+_IGNORED: Final = frozenset({"-", "*", *_QUOTES, *(f"-{quote}" for quote in _QUOTES)})
 _NO_EXCLUSION: Final = ("-", ">", "=")
 _AGO: Final = re.compile(r"([0-9]{1,5})([hdwmy])")
 _DAY: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
@@ -113,15 +113,15 @@ def parse(text: str, *, literal: bool = False, now: datetime) -> Query:
     terms: dict[tuple[object, ...], Term] = {}
     filters = Filters()
     for item in _items(text):
-        extended = _filtered(filters, item, now)
+        extended = _add_filter(filters, item, now)
         if extended is not None:
             filters = extended
         elif (term := _text_term(item)) is not None:
-            terms.setdefault(_sense(term), term)
+            terms.setdefault(_identity(term), term)
     return Query(tuple(terms.values()), filters)
 
 
-def _sense(term: Term) -> tuple[object, ...]:
+def _identity(term: Term) -> tuple[object, ...]:
     """Return the key by which terms that differ only in spelling are recognised as the same."""
     return (term.tokens or term.raw, term.prefix, term.excluded, term.parts)
 
@@ -142,11 +142,11 @@ def _items(text: str) -> Iterator[_Item]:
             value, starred, at = text[start + 1 : end], text.startswith("*", end + 1), end + 1
             at += starred
         else:
-            value, starred, at = *_unstarred(text[start : bare.end()]), bare.end()
+            value, starred, at = *_strip_star(text[start : bare.end()]), bare.end()
         yield _Item(bool(sign), field, value, starred, text[bare.start() : at])
 
 
-def _unstarred(value: str) -> tuple[str, bool]:
+def _strip_star(value: str) -> tuple[str, bool]:
     """Strip the star of a prefix, and return whether there was one; `**bold**` has none."""
     starred = value.endswith("*") and value.count("*") == 1 and value != "*"
     return (value[:-1], True) if starred else (value, False)
@@ -156,7 +156,7 @@ def _unstarred(value: str) -> tuple[str, bool]:
 
 
 def _text_term(item: _Item) -> Term | None:
-    if item.whole in _NOTHING:
+    if item.whole in _IGNORED:
         return None
     if item.field or not item.value.strip():
         return _words_only(item)
@@ -185,18 +185,18 @@ def _term(raw: str, *, excluded: bool = False, starred: bool = False) -> Term:
 # ---------------------------------------------------------------------------------------- filters
 
 
-def _filtered(filters: Filters, item: _Item, now: datetime) -> Filters | None:
+def _add_filter(filters: Filters, item: _Item, now: datetime) -> Filters | None:
     """Return the filters with an item added; None if the item is not a filter."""
     value = f"{item.value}*" if item.starred else item.value
     if not item.field or not value.strip():
         return None
     if item.field == "title":
-        return _titled(filters, item)
+        return _add_title_filter(filters, item)
     if item.excluded:
         return None
     match item.field:
         case "since" | "until":
-            time = _moment(value, now, end=item.field == "until")
+            time = _parse_time(value, now, end=item.field == "until")
             return msgspec.structs.replace(filters, **{item.field: time}) if time else None
         case "role":
             role = value.casefold()
@@ -205,14 +205,14 @@ def _filtered(filters: Filters, item: _Item, now: datetime) -> Filters | None:
             return msgspec.structs.replace(filters, **{item.field: value})
 
 
-def _titled(filters: Filters, item: _Item) -> Filters | None:
-    if item.value in _NOTHING:
+def _add_title_filter(filters: Filters, item: _Item) -> Filters | None:
+    if item.value in _IGNORED:
         return None
     term = _term(item.value, excluded=item.excluded, starred=item.starred)
     return msgspec.structs.replace(filters, title=(*filters.title, term))
 
 
-def _moment(text: str, now: datetime, *, end: bool) -> datetime | None:
+def _parse_time(text: str, now: datetime, *, end: bool) -> datetime | None:
     """Parse a time; of a day, a month or a year return the start or the end. None if invalid."""
     here = now if now.tzinfo is not None else now.replace(tzinfo=UTC)
     try:
@@ -261,8 +261,8 @@ def _bound(found: re.Match[str], zone: tzinfo | None, *, end: bool) -> datetime:
 def describe(query: Query) -> str:
     """Return a description of how a query was parsed."""
     filters = query.filters
-    conditions = [_told(term) for term in query.terms]
-    conditions += [f"title {_told(term)}" for term in filters.title]
+    conditions = [_describe_term(term) for term in query.terms]
+    conditions += [f"title {_describe_term(term)}" for term in filters.title]
     named = {
         "role": filters.role,
         "scope": filters.scope,
@@ -275,6 +275,6 @@ def describe(query: Query) -> str:
     return ", ".join(conditions) or "everything"
 
 
-def _told(term: Term) -> str:
+def _describe_term(term: Term) -> str:
     words = " ".join(term.tokens) or term.raw
     return f'{"not " if term.excluded else ""}"{words}{"…" if term.prefix else ""}"'

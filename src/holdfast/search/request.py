@@ -20,13 +20,13 @@ from holdfast.errors import AmbiguousRef, BadQuery, BadRef, NotFound
 from holdfast.operations import resolve
 from holdfast.search.protocol import Bounds
 from holdfast.search.query import Query, parse
-from holdfast.search.time_filter import When, moment
-from holdfast.storage.protocol import Owner, SessionRow, Snapshot
+from holdfast.search.time_filter import TimeBound, parse_time
+from holdfast.storage.protocol import BranchOwner, SessionRow, Snapshot
 from holdfast.values import Role
 
-MOST: Final = 1000
-_LONGEST: Final = 100_000
-_MOST_AROUND: Final = 100
+MAX_HITS: Final = 1000
+_MAX_QUERY_CHARS: Final = 100_000
+_MAX_AROUND: Final = 100
 
 
 class Rank(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -39,21 +39,21 @@ class Rank(msgspec.Struct, frozen=True, array_like=True, order=True):
     seq: int
 
 
-class Cursor(msgspec.Struct, frozen=True, array_like=True):
+class SearchCursor(msgspec.Struct, frozen=True, array_like=True):
     """The time of the first page, a checksum of the request, and the rank of the last hit."""
 
     now: int
-    asked: int
+    fingerprint: int
     rank: Rank
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A validated search request."""
 
     query: Query
     now: datetime
     after: Rank | None
-    asked: int
+    fingerprint: int
     bounds: Bounds
     scopes: tuple[str, ...]
     agents: tuple[str, ...]
@@ -64,23 +64,23 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
 
     @property
-    def impossible(self) -> bool:
+    def is_contradictory(self) -> bool:
         """True if two filters contradict each other, so that nothing can match."""
         role = self.query.filters.role
         return role is not None and self.bounds.role not in (None, role)
 
     def cursor(self, rank: Rank) -> str:
         """Return the cursor of the page after a hit."""
-        cursor = Cursor(to_micros(self.now), self.asked, rank)
+        cursor = SearchCursor(to_micros(self.now), self.fingerprint, rank)
         return urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
-    def fits(self, session: SessionRow | Owner) -> bool:
+    def accepts(self, session: SessionRow | BranchOwner) -> bool:
         """True if a session passes the filters, apart from that on titles."""
         return all(scope == session.scope for scope in self.scopes) and all(
             agent == session.agent for agent in self.agents
         )
 
-    def named(self, snapshot: Snapshot) -> tuple[bool, SessionRow | None]:
+    def resolve_session(self, snapshot: Snapshot) -> tuple[bool, SessionRow | None]:
         """Return True if one session is to be searched, and which; None if nothing can match.
 
         An unknown session raises if it is an argument; in the query text it matches nothing.
@@ -98,15 +98,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return True, found[0] if same and found[0].trashed_at is None else None
 
 
-def request(
+def parse_request(
     text: str,
     *,
     now: datetime,
     scope: str | None,
     agent: str | None,
     role: Role | None,
-    since: When | None,
-    until: When | None,
+    since: TimeBound | None,
+    until: TimeBound | None,
     session: str | None,
     literal: bool,
     thinking: bool,
@@ -114,10 +114,10 @@ def request(
     around: int,
     limit: int,
     cursor: str | None,
-) -> Request:
+) -> SearchRequest:
     """Return a validated request; raise `BadQuery` if an argument is invalid."""
-    if not isinstance(text, str) or len(text) > _LONGEST:
-        raise BadQuery(f"text: expected a string of at most {_LONGEST:,} characters")
+    if not isinstance(text, str) or len(text) > _MAX_QUERY_CHARS:
+        raise BadQuery(f"text: expected a string of at most {_MAX_QUERY_CHARS:,} characters")
     for field, value in (("scope", scope), ("agent", agent), ("session", session)):
         validation.check_filter(value, field)
     for field, flag in (
@@ -136,27 +136,27 @@ def request(
     now = now if resumed is None else to_datetime(resumed.now)
     query = parse(text, literal=literal, now=now)
     filters = query.filters
-    return Request(
+    return SearchRequest(
         query=query,
         now=now,
         after=None if resumed is None else resumed.rank,
-        asked=fingerprint,
+        fingerprint=fingerprint,
         bounds=Bounds(
             role=role or filters.role,
-            since=_latest(filters.since, moment(since, "since", now)),
-            until=_earliest(filters.until, moment(until, "until", now)),
+            since=_latest(filters.since, parse_time(since, "since", now)),
+            until=_earliest(filters.until, parse_time(until, "until", now)),
         ),
         scopes=_both(scope, filters.scope),
         agents=_both(agent, filters.agent),
         session=session,
         thinking=thinking,
         all_branches=all_branches,
-        around=_up_to(_MOST_AROUND, validation.check_number(around, "around"), "around"),
-        limit=_up_to(MOST, validation.check_number(limit, "limit", lowest=1), "limit"),
+        around=_check_highest(_MAX_AROUND, validation.check_number(around, "around"), "around"),
+        limit=_check_highest(MAX_HITS, validation.check_number(limit, "limit", lowest=1), "limit"),
     )
 
 
-def _up_to(highest: int, value: int, field: str) -> int:
+def _check_highest(highest: int, value: int, field: str) -> int:
     if value > highest:
         raise BadQuery(f"{field}: must be at most {highest}, got {value}")
     return value
@@ -178,13 +178,13 @@ def _micros(times: Sequence[datetime | None]) -> list[int]:
     return [to_micros(time) for time in times if time is not None]
 
 
-def _read_cursor(cursor: str, fingerprint: int) -> Cursor:
+def _read_cursor(cursor: str, fingerprint: int) -> SearchCursor:
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        decoded = msgspec.json.decode(urlsafe_b64decode(padded), type=Cursor)
+        decoded = msgspec.json.decode(urlsafe_b64decode(padded), type=SearchCursor)
         to_datetime(decoded.now)
     except (ValueError, TypeError, AttributeError, OverflowError, msgspec.DecodeError) as error:
         raise BadQuery("cursor: invalid; pass Page.cursor unchanged") from error
-    if decoded.asked != fingerprint:
+    if decoded.fingerprint != fingerprint:
         raise BadQuery("cursor: belongs to another search; pass the same text and filters with it")
     return decoded

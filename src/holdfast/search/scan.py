@@ -10,22 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from holdfast.operations.history import Report
-from holdfast.search.indexer import doc_of
+from holdfast.operations.history import DamageCallback
+from holdfast.search.indexer import to_indexed
 from holdfast.search.match import matches
-from holdfast.search.protocol import Bounds, Doc, Entry, mark_of
+from holdfast.search.protocol import Bounds, Candidate, IndexedMessage, id_hash
 from holdfast.search.query import Query, Term
-from holdfast.search.visibility import Views
+from holdfast.search.visibility import Visibility
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Listing, MessageRow, SessionRow, Snapshot, Unreadable
+from holdfast.storage.protocol import (
+    MessageRow,
+    SessionFilter,
+    SessionRow,
+    Snapshot,
+    UnreadableSession,
+)
 from holdfast.values import Damage
 
 _PAGE = 200
 _LETTERS = re.compile("[a-z]+")
 
 
-def sessions(
-    snapshot: Snapshot, activity: int, views: Views, report: Report
+def recent_sessions(
+    snapshot: Snapshot, activity: int, views: Visibility, report: DamageCallback
 ) -> Iterator[SessionRow]:
     """Yield the sessions that were written to after an activity number, newest first."""
     if views.only is not None:
@@ -33,27 +39,29 @@ def sessions(
         return
     before: int | None = None
     while True:
-        found = snapshot.list_sessions(Listing(), before=before, limit=_PAGE)
+        found = snapshot.list_sessions(SessionFilter(), before=before, limit=_PAGE)
         for item in found:
-            before = item.activity if isinstance(item, Unreadable) else item[1].activity
+            before = item.activity if isinstance(item, UnreadableSession) else item[1].activity
             if before <= activity:
                 return
-            if isinstance(item, Unreadable):
+            if isinstance(item, UnreadableSession):
                 report(Damage(what=item.why, session_id=item.id))
             else:
-                views.know(*item)
+                views.remember(*item)
                 yield item[0]
         if len(found) < _PAGE:
             return
 
 
-def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterator[Segment]:
+def unindexed_parts(
+    session: SessionRow, views: Visibility, lasts: dict[int, int]
+) -> Iterator[Segment]:
     """Yield the segments of a session's visible history that are not indexed, newest first.
 
     `lasts` has the last indexed or scanned seq of each branch, and is updated.
     """
     for root in views.roots(session):
-        end = views.end(session, root)
+        end = views.branch_end(session, root)
         for segment in reversed(views.path(root)):
             last = end if segment.last is None else segment.last
             first = max(segment.first, lasts[segment.branch] + 1)
@@ -62,9 +70,9 @@ def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterato
                 yield Segment(segment.branch, first, last, segment.session_id)
 
 
-def entries(
+def find_in_segment(
     snapshot: Snapshot, segment: Segment, query: Query, bounds: Bounds, *, thinking: bool
-) -> Iterator[Entry]:
+) -> Iterator[Candidate]:
     """Yield the messages of a segment that match, the last one first."""
     may_match = prefilter(query)
     for last in range(segment.last or 0, segment.first - 1, -_PAGE):
@@ -73,23 +81,25 @@ def entries(
         for owner, rows in snapshot.messages([part]):
             for row in reversed(rows):
                 if may_match(row):
-                    doc = doc_of(snapshot, owner, segment.branch, row)
-                    entry = judged(doc, query, bounds, thinking=thinking)
+                    doc = to_indexed(snapshot, owner, segment.branch, row)
+                    entry = to_candidate(doc, query, bounds, thinking=thinking)
                     if entry is not None:
                         yield entry
 
 
-def judged(doc: Doc, query: Query, bounds: Bounds, *, thinking: bool) -> Entry | None:
+def to_candidate(
+    doc: IndexedMessage, query: Query, bounds: Bounds, *, thinking: bool
+) -> Candidate | None:
     """Return a message as a candidate; None if it does not match."""
-    if doc.lost or not _within(doc, bounds):
+    if doc.unreadable or not _within(doc, bounds):
         return None
     match = matches(query, doc.document, thinking=thinking)
     if match is None:
         return None
-    return doc.branch, doc.seq, doc.at, mark_of(doc.id), match.length, match.frequencies
+    return doc.branch, doc.seq, doc.at, id_hash(doc.id), match.length, match.frequencies
 
 
-def _within(doc: Doc, bounds: Bounds) -> bool:
+def _within(doc: IndexedMessage, bounds: Bounds) -> bool:
     return (
         (bounds.role is None or doc.role == bounds.role)
         and (bounds.since is None or doc.at >= bounds.since)
@@ -103,7 +113,7 @@ def prefilter(query: Query) -> Callable[[MessageRow], bool]:
     ASCII letters are stored as they are in the text. Other characters may fold to a wanted word,
     and a text that is stored as a blob has to be read.
     """
-    letters = [word.encode() for term in query.wanted for word in _plain(term)]
+    letters = [word.encode() for term in query.wanted for word in _ascii_words(term)]
 
     def may_match(row: MessageRow) -> bool:
         body = row.body
@@ -115,5 +125,5 @@ def prefilter(query: Query) -> Callable[[MessageRow], bool]:
     return may_match
 
 
-def _plain(term: Term) -> list[str]:
+def _ascii_words(term: Term) -> list[str]:
     return [word for word in term.parts or term.tokens if _LETTERS.fullmatch(word)]

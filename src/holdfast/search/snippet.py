@@ -19,18 +19,18 @@ from typing import Final
 
 import msgspec
 
-from holdfast.search.match import how_many
+from holdfast.search.match import count_present
 from holdfast.search.query import Query, Term
-from holdfast.search.tokenize import Traced, traced_parts, traced_words
+from holdfast.search.tokenize import TracedTokens, traced_parts, traced_words
 
-LEFT_OUT: Final = "…"
+ELLIPSIS: Final = "…"
 _PIECE: Final = 800
 _OVERLAP: Final = 400  # so that terms which are close together are in one piece
 _TRIES: Final = 8  # pieces that have the terms, but perhaps not close together
-_ENOUGH: Final = 2_000_000  # no better part is searched for beyond
-_FEW: Final = 12  # more terms than that are found through an index of all tokens
-_NARROWEST: Final = 16
-_LONG_WORD: Final = 24  # longer words may be cut: some texts have no spaces at all
+_MAX_SEARCHED_CHARS: Final = 2_000_000  # no better part is searched for beyond
+_MAX_UNINDEXED_TERMS: Final = 12  # more terms than that are found through an index of all tokens
+_MIN_WIDTH: Final = 16
+_MAX_WORD_CHARS: Final = 24  # longer words may be cut: some texts have no spaces at all
 
 
 class Snippet(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Snippet(msgspec.Struct, frozen=True):
     marks: tuple[tuple[int, int], ...] = ()
 
 
-class _Place(msgspec.Struct, frozen=True, gc=False):
+class _Occurrence(msgspec.Struct, frozen=True, gc=False):
     """An occurrence of a term: its range in the text, and the number of the term."""
 
     start: int
@@ -54,12 +54,12 @@ class _Best(msgspec.Struct, frozen=True):
     terms: int = 0
     first: int = 0
     last: int = 0
-    occurrences: Sequence[_Place] = ()
+    occurrences: Sequence[_Occurrence] = ()
 
 
 def snippet(text: str, query: Query, *, width: int = 160) -> Snippet:
     """Return the best part of a text for a query, in at most `width` (at least 16) characters."""
-    whole, width = " ".join(text.split()), max(width, _NARROWEST)
+    whole, width = " ".join(text.split()), max(width, _MIN_WIDTH)
     return _cut(whole, _best(whole, query.wanted, width), width)
 
 
@@ -80,11 +80,11 @@ def _best(text: str, terms: Sequence[Term], width: int) -> _Best:
     best, tries = _Best(), _TRIES
     if not terms:
         return best
-    overlap = max(width + _LONG_WORD, _OVERLAP) + 2 * max(len(term.raw) for term in terms)
+    overlap = max(width + _MAX_WORD_CHARS, _OVERLAP) + 2 * max(len(term.raw) for term in terms)
     for begin, end in _pieces(text, overlap):
-        if begin > _ENOUGH and best.terms:
+        if begin > _MAX_SEARCHED_CHARS and best.terms:
             break
-        found = _best_of(text, begin, end, terms, width, known=best.terms)
+        found = _best_in_piece(text, begin, end, terms, width, known=best.terms)
         if found is None:
             continue
         best = found if found.terms > best.terms else best
@@ -102,20 +102,20 @@ def _pieces(text: str, overlap: int) -> Iterator[tuple[int, int]]:
         begin = _word_begin(text, begin + step) if end < len(text) else end
 
 
-def _best_of(
+def _best_in_piece(
     text: str, begin: int, end: int, terms: Sequence[Term], width: int, *, known: int
 ) -> _Best | None:
     """Return the best part that starts in a piece; it may extend beyond the piece.
 
     None if the piece has no more terms than are `known` to be together elsewhere.
     """
-    if not _is_whole(text, begin, end) and how_many(terms, text[begin:end]) <= known:
+    if not _has_whole_words(text, begin, end) and count_present(terms, text[begin:end]) <= known:
         return None
     left = _word_begin(text, max(begin - width, 0))
     right = _word_end(text, min(end + width, len(text)))
     occurrences = [
-        _Place(left + occurrence.start, left + occurrence.end, occurrence.term)
-        for occurrence in _places(text[left:right], terms)
+        _Occurrence(left + occurrence.start, left + occurrence.end, occurrence.term)
+        for occurrence in _find_occurrences(text[left:right], terms)
     ]
     inside = [
         occurrence
@@ -125,11 +125,11 @@ def _best_of(
     is_all = begin == 0 and end == len(text)
     if not is_all and len({occurrence.term for occurrence in inside}) <= known:
         return None
-    count, first, last = _closest(inside, width - 2 * len(LEFT_OUT))
+    count, first, last = _closest(inside, width - 2 * len(ELLIPSIS))
     return _Best(count, first, last, occurrences)
 
 
-def _is_whole(text: str, begin: int, end: int) -> bool:
+def _has_whole_words(text: str, begin: int, end: int) -> bool:
     """True if a piece begins and ends with whole words, so that it has no cut ones."""
     begins = begin == 0 or text[begin - 1] == " "
     return begins and (end == len(text) or text[end] == " ")
@@ -139,7 +139,7 @@ def _word_begin(text: str, at: int) -> int:
     """Return the start of the next word; `at` if none is near."""
     if at <= 0 or at >= len(text) or text[at - 1] == " ":
         return at
-    space = text.find(" ", at, at + _LONG_WORD)
+    space = text.find(" ", at, at + _MAX_WORD_CHARS)
     return at if space < 0 else space + 1
 
 
@@ -147,25 +147,25 @@ def _word_end(text: str, at: int) -> int:
     """Return the end of the previous word; `at` if none is near."""
     if at >= len(text) or text[at] == " ":
         return at
-    space = text.rfind(" ", max(at - _LONG_WORD, 0), at)
+    space = text.rfind(" ", max(at - _MAX_WORD_CHARS, 0), at)
     return at if space < 0 else space
 
 
 # ---------------------------------------------------------------------------------- occurrences
 
 
-def _places(text: str, terms: Sequence[Term]) -> list[_Place]:
+def _find_occurrences(text: str, terms: Sequence[Term]) -> list[_Occurrence]:
     """Return the occurrences of terms in a text, in the order of the text."""
-    traced = _Traced(text, many=len(terms) > _FEW)
+    traced = _TracedText(text, many=len(terms) > _MAX_UNINDEXED_TERMS)
     found = [
-        _Place(start, end, number)
+        _Occurrence(start, end, number)
         for number, term in enumerate(terms)
         for start, end in traced.ranges(term)
     ]
     return sorted(found, key=lambda occurrence: (occurrence.start, -occurrence.end))
 
 
-class _Traced:
+class _TracedText:
     """The words of a text, and the parts of its names, which are computed only if needed."""
 
     def __init__(self, text: str, *, many: bool) -> None:
@@ -174,13 +174,13 @@ class _Traced:
         self._words = traced_words(text)
 
     @cached_property
-    def _parts(self) -> Traced:
+    def _parts(self) -> TracedTokens:
         return traced_parts(self._text)
 
     def ranges(self, term: Term) -> Iterator[tuple[int, int]]:
         """Return the ranges of a term in the text."""
         if not term.tokens:
-            yield from _literally(self._text, " ".join(term.raw.split()))
+            yield from _find_literal(self._text, " ".join(term.raw.split()))
             return
         yield from self._words.find(term.tokens, prefix=term.prefix, many=self._many)
         if self._many or term.prefix or self._words.may_be_within(term.tokens[0]):
@@ -189,7 +189,7 @@ class _Traced:
             yield from self._parts.find(term.parts, prefix=term.prefix)
 
 
-def _literally(text: str, raw: str) -> Iterator[tuple[int, int]]:
+def _find_literal(text: str, raw: str) -> Iterator[tuple[int, int]]:
     at = text.find(raw) if raw else -1
     while at >= 0:
         yield at, at + len(raw)
@@ -201,21 +201,21 @@ def _literally(text: str, raw: str) -> Iterator[tuple[int, int]]:
 
 def _cut(text: str, best: _Best, width: int) -> Snippet:
     if len(text) <= width:
-        return Snippet(text, _merged(best.occurrences, 0, len(text), 0))
-    room = width - 2 * len(LEFT_OUT)
+        return Snippet(text, _merge_ranges(best.occurrences, 0, len(text), 0))
+    room = width - 2 * len(ELLIPSIS)
     first, last = best.first, best.last
     start = max(0, min(first - max(room - (last - first), 0) // 2, len(text) - room))
     end = start + room
     if start:
         start = min(_word_begin(text, start), max(first, start))
     end = max(_word_end(text, end), min(last, end))
-    before = LEFT_OUT if start else ""
-    after = LEFT_OUT if end < len(text) else ""
+    before = ELLIPSIS if start else ""
+    after = ELLIPSIS if end < len(text) else ""
     shown = f"{before}{text[start:end]}{after}"
-    return Snippet(shown, _merged(best.occurrences, start, end, len(before) - start))
+    return Snippet(shown, _merge_ranges(best.occurrences, start, end, len(before) - start))
 
 
-def _closest(occurrences: Sequence[_Place], room: int) -> tuple[int, int, int]:
+def _closest(occurrences: Sequence[_Occurrence], room: int) -> tuple[int, int, int]:
     """Return the largest number of different terms within `room` characters, and their range.
 
     Of equal ranges the one with the most occurrences is taken.
@@ -234,8 +234,8 @@ def _closest(occurrences: Sequence[_Place], room: int) -> tuple[int, int, int]:
     return best[0], *best_range
 
 
-def _merged(
-    occurrences: Sequence[_Place], start: int, end: int, shift: int
+def _merge_ranges(
+    occurrences: Sequence[_Occurrence], start: int, end: int, shift: int
 ) -> tuple[tuple[int, int], ...]:
     """Return the ranges of occurrences within a cut, shifted into it; overlapping ones merged."""
     merged: list[tuple[int, int]] = []

@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias
 
 from holdfast.errors import BadQuery
 
-When: TypeAlias = datetime | str
+TimeBound: TypeAlias = datetime | str
 Bound: TypeAlias = Literal["since", "until"]
 
 
-def moment(value: When | None, bound: Bound, now: datetime) -> datetime | None:
+def parse_time(value: TimeBound | None, bound: Bound, now: datetime) -> datetime | None:
     """Return a bound in UTC; a text is relative to `now` and means days of its time zone."""
     if value is None:
         return None
@@ -23,7 +23,7 @@ def moment(value: When | None, bound: Bound, now: datetime) -> datetime | None:
         if value.utcoffset() is None:
             raise BadQuery(f"{bound}: has no time zone; use datetime.now(UTC)")
         return value.astimezone(UTC)
-    found = _read(value, bound, now) if isinstance(value, str) else None
+    found = _parse_text(value, bound, now) if isinstance(value, str) else None
     if found is None:
         raise BadQuery(
             f"{bound}: expected a time such as 7d, 12h, 2026-01, 2026-01-31 or 2026-01-31T18:00"
@@ -31,7 +31,7 @@ def moment(value: When | None, bound: Bound, now: datetime) -> datetime | None:
     return found.astimezone(UTC)
 
 
-def _read(text: str, bound: Bound, now: datetime) -> datetime | None:
+def _parse_text(text: str, bound: Bound, now: datetime) -> datetime | None:
     from holdfast.search.query import parse  # noqa: PLC0415 - few lists are bounded by texts
 
     if any(character.isspace() or character == '"' for character in text):

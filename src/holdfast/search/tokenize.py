@@ -33,24 +33,32 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, islice, takewhile
 from typing import Final, TypeAlias
 
-from holdfast.search.fold import JOINED, folded, folded_in_case, folded_sign, folded_sign_in_case
+from holdfast.search.fold import (
+    JOINED,
+    fold,
+    fold_preserving_case,
+    fold_short,
+    fold_short_preserving_case,
+)
 
-LONGEST: Final = 64
+MAX_TOKEN_CHARS: Final = 64
 # An index that was built with another version has other tokens and must be rebuilt.
 VERSION: Final = f"1/{unicodedata.unidata_version}"
 
 Span: TypeAlias = tuple[str, int, int]
 
-_SIGNS: Final = "+#%$"
+_SYMBOLS: Final = "+#%$"
 _UPPER: Final = "A-Z\u0391-\u03a9\u0400-\u042f"  # Latin, Greek, Cyrillic
 _OTHER: Final = "a-z\x80-\u0390\u03aa-\u03ff\u0430-\U0010ffff"
 
-_HOUR: Final = re.compile(r"T(?<=[0-9]{2}T)(?=[0-9]{2})")
+_TIME_SEPARATOR: Final = re.compile(r"T(?<=[0-9]{2}T)(?=[0-9]{2})")
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
-_TOKEN: Final = re.compile(rf"[a-z0-9\x80-\U0010ffff]{{1,{LONGEST}}}|[{_SIGNS}]{{1,{LONGEST}}}")
+_TOKEN: Final = re.compile(
+    rf"[a-z0-9\x80-\U0010ffff]{{1,{MAX_TOKEN_CHARS}}}|[{_SYMBOLS}]{{1,{MAX_TOKEN_CHARS}}}"
+)
 # A small letter before a capital or a digit, a digit before a letter, a capital before a digit or a
 # capitalised word. Each starts at a capital or a digit, which few words have: that makes it fast.
-_SEAM: Final = re.compile(
+_CASE_BOUNDARY: Final = re.compile(
     f"[{_UPPER}0-9](?:(?<=[{_OTHER}][{_UPPER}0-9])|(?<=[0-9])[{_UPPER}{_OTHER}]"
     f"|(?<=[{_UPPER}])(?:[0-9]|[{_UPPER}][{_OTHER}]))"
 )
@@ -61,12 +69,12 @@ _PIECE: Final = re.compile(
 # The end of an ISO time, and hexadecimal strings that alternate between letters and digits.
 _TIME: Final = r"[0-9]+Z"
 _HASH: Final = r"(?:[0-9]+[{0}]+[0-9]|[{0}]+[0-9]+[{0}])[0-9{0}]*"
-_NO_NAME: Final = re.compile(f"{_TIME}|{_HASH.format('a-f')}|{_HASH.format('A-F')}")
+_NOT_A_NAME: Final = re.compile(f"{_TIME}|{_HASH.format('a-f')}|{_HASH.format('A-F')}")
 _CHARACTER: Final = re.compile(rf"[\x00-\x7f]+|{JOINED}|[\s\S]")
-_LONE_SIGNS: Final = re.compile(rf"(?<![^ ])[{_SIGNS}]+(?![^ ])")
-_LONG: Final = re.compile(f" [^ ]{{{LONGEST + 1}}}")
-_FEW_PIECES: Final = 3
-_MANY_PIECES_LENGTH: Final = 2  # average length of more pieces, to be a name
+_LONE_SYMBOLS: Final = re.compile(rf"(?<![^ ])[{_SYMBOLS}]+(?![^ ])")
+_LONG: Final = re.compile(f" [^ ]{{{MAX_TOKEN_CHARS + 1}}}")
+_MAX_TINY_PIECES: Final = 3
+_MIN_AVERAGE_PIECE: Final = 2  # average length of more pieces, to be a name
 
 
 def _table(kept: str, *, lower: bool) -> bytes:
@@ -75,40 +83,40 @@ def _table(kept: str, *, lower: bool) -> bytes:
     return (inside.lower() if lower else inside).encode() + bytes(range(0x80, 0x100))
 
 
-_WORDS: Final = _table(_SIGNS, lower=True)
+_WORDS: Final = _table(_SYMBOLS, lower=True)
 _NAMES: Final = _table("", lower=False)
 
 
 def words(text: str) -> list[str]:
     """Return the tokens of a text, in order."""
-    return _tokens(_separated(folded(text), _WORDS))
+    return _tokens(_separated(fold(text), _WORDS))
 
 
 def _tokens(separated: str) -> list[str]:
     chunks = separated.split()
-    if max(map(len, chunks), default=0) <= LONGEST and not _has_signs(separated):
+    if max(map(len, chunks), default=0) <= MAX_TOKEN_CHARS and not _has_symbols(separated):
         return chunks
     found: list[str] = []
     for chunk in chunks:
-        if len(chunk) <= LONGEST and chunk.isalnum():
+        if len(chunk) <= MAX_TOKEN_CHARS and chunk.isalnum():
             found.append(chunk)
-        elif chunk.strip(_SIGNS):
+        elif chunk.strip(_SYMBOLS):
             found.extend(_TOKEN.findall(chunk))
     return found
 
 
-def _has_signs(text: str) -> bool:
+def _has_symbols(text: str) -> bool:
     return "+" in text or "#" in text or "%" in text or "$" in text
 
 
 def _separated(text: str, table: bytes) -> str:
     # Translating bytes is much faster than translating characters, also with a few non-ASCII ones.
-    return _without_marks(text).encode().translate(table).decode()
+    return _blank_escapes(text).encode().translate(table).decode()
 
 
-def _without_marks(text: str) -> str:
+def _blank_escapes(text: str) -> str:
     """Replace escape sequences and the `T` of times by as many spaces."""
-    return _ESCAPE.sub(_spaces, _HOUR.sub(" ", text))
+    return _ESCAPE.sub(_spaces, _TIME_SEPARATOR.sub(" ", text))
 
 
 def _spaces(found: re.Match[str]) -> str:
@@ -117,24 +125,24 @@ def _spaces(found: re.Match[str]) -> str:
 
 def parts(text: str) -> list[str]:
     """Return the parts of the names in a text, in order."""
-    names = _names(_separated(folded_in_case(text), _NAMES))
+    names = _names(_separated(fold_preserving_case(text), _NAMES))
     return [piece for _, name in names for piece, _, _ in _pieces(name)]
 
 
 def _names(separated: str) -> Iterator[tuple[int, str]]:
     """Yield the words that may have parts, and their positions; others are skipped quickly."""
-    seam = _SEAM.search(separated)
+    seam = _CASE_BOUNDARY.search(separated)
     while seam is not None:
         start = separated.rfind(" ", 0, seam.start()) + 1
         end = separated.find(" ", seam.end())
         end = end if end >= 0 else len(separated)
-        if end - start <= LONGEST:
+        if end - start <= MAX_TOKEN_CHARS:
             yield start, separated[start:end]
-        seam = _SEAM.search(separated, end)
+        seam = _CASE_BOUNDARY.search(separated, end)
 
 
 @lru_cache(maxsize=1_024)
-def _behind(tokens: tuple[str, ...], *, prefix: bool) -> re.Pattern[str]:
+def _following_tokens(tokens: tuple[str, ...], *, prefix: bool) -> re.Pattern[str]:
     """Return a pattern for the tokens of a phrase after the first, up to the last one's end."""
     words = "".join(f" +{re.escape(token)}" for token in tokens)
     return re.compile(f"{words}[^ ]*" if prefix else f"{words}(?= )")
@@ -143,10 +151,10 @@ def _behind(tokens: tuple[str, ...], *, prefix: bool) -> re.Pattern[str]:
 @lru_cache(maxsize=16_384)
 def _pieces(name: str) -> tuple[Span, ...]:
     """Return the parts of a name; none if the word is not a name."""
-    if not _SEAM.search(name) or _NO_NAME.fullmatch(name):
+    if not _CASE_BOUNDARY.search(name) or _NOT_A_NAME.fullmatch(name):
         return ()
     found = tuple((piece[0].casefold(), *piece.span()) for piece in _PIECE.finditer(name))
-    is_name = len(found) <= _FEW_PIECES or len(name) >= _MANY_PIECES_LENGTH * len(found)
+    is_name = len(found) <= _MAX_TINY_PIECES or len(name) >= _MIN_AVERAGE_PIECE * len(found)
     return found if is_name and len(found) > 1 else ()
 
 
@@ -160,24 +168,24 @@ def part_spans(text: str) -> list[Span]:
     return traced_parts(text).spans()
 
 
-def traced_words(text: str) -> Traced:
+def traced_words(text: str) -> TracedTokens:
     """Return the tokens of a text with their positions in it."""
-    separated = _separated(folded(text), _WORDS)
-    signs = _has_signs(separated)
+    separated = _separated(fold(text), _WORDS)
+    signs = _has_symbols(separated)
     if signs:
-        separated = _LONE_SIGNS.sub(_spaces, separated)
-    return Traced(text, separated, _LENGTHS, whole=not signs)
+        separated = _LONE_SYMBOLS.sub(_spaces, separated)
+    return TracedTokens(text, separated, _LENGTHS, whole=not signs)
 
 
-def traced_parts(text: str) -> Traced:
+def traced_parts(text: str) -> TracedTokens:
     """Return the parts of names in a text with their positions in it."""
-    separated = _separated(folded_in_case(text), _NAMES)
+    separated = _separated(fold_preserving_case(text), _NAMES)
     found = [
         (piece, at + start, at + end)
         for at, name in _names(separated)
         for piece, start, end in _pieces(name)
     ]
-    return Traced(text, separated, _LENGTHS_IN_CASE, found)
+    return TracedTokens(text, separated, _LENGTHS_IN_CASE, found)
 
 
 class _Lengths(dict[str, int]):
@@ -194,11 +202,11 @@ class _Lengths(dict[str, int]):
         return length
 
 
-_LENGTHS: Final = _Lengths(folded_sign)
-_LENGTHS_IN_CASE: Final = _Lengths(folded_sign_in_case)
+_LENGTHS: Final = _Lengths(fold_short)
+_LENGTHS_IN_CASE: Final = _Lengths(fold_short_preserving_case)
 
 
-class Traced:
+class TracedTokens:
     """Tokens, and their positions in the original text.
 
     Positions take longer to compute than tokens, above all if the text is not ASCII, so they are
@@ -224,7 +232,7 @@ class Traced:
         self._lengths = lengths
         self._pieces = pieces
         self._padded = f" {separated} "
-        self._simple = whole and not _LONG.search(self._padded)
+        self._whole_tokens = whole and not _LONG.search(self._padded)
         self._signs: list[str] = []
         self._ends: list[int] = []  # of each sign in the text, and folded
         self._folded_ends: list[int] = []
@@ -239,12 +247,12 @@ class Traced:
     def spans(self) -> list[Span]:
         """Return the tokens with their positions."""
         return [
-            (token, *self._place(start, end))
-            for token, (start, end) in zip(self.tokens, self._places, strict=True)
+            (token, *self._to_text_range(start, end))
+            for token, (start, end) in zip(self.tokens, self._folded_ranges, strict=True)
         ]
 
     @cached_property
-    def _places(self) -> list[tuple[int, int]]:
+    def _folded_ranges(self) -> list[tuple[int, int]]:
         """The ranges of the tokens in the folded text."""
         if self._pieces is not None:
             return [(start, end) for _, start, end in self._pieces]
@@ -271,15 +279,15 @@ class Traced:
         If `many` phrases will be searched for, build an index of all tokens first.
         """
         found = (
-            self._literally(tokens, prefix=prefix)
-            if self._simple and not many
-            else self._by_index(tokens, prefix=prefix)
+            self._find_literally(tokens, prefix=prefix)
+            if self._whole_tokens and not many
+            else self._find_by_index(tokens, prefix=prefix)
         )
-        return (self._place(start, end) for start, end in found)
+        return (self._to_text_range(start, end) for start, end in found)
 
-    def _literally(self, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
+    def _find_literally(self, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
         """Find tokens between spaces; positions in the padded text are one too high."""
-        padded, behind = self._padded, _behind(tuple(tokens[1:]), prefix=prefix)
+        padded, behind = self._padded, _following_tokens(tuple(tokens[1:]), prefix=prefix)
         alone = len(tokens) == 1
         needle = f" {tokens[0]}" if alone and prefix else f" {tokens[0]} "
         at = padded.find(needle)
@@ -293,13 +301,13 @@ class Traced:
                     yield at, found.end() - 1
             at = padded.find(needle, at + 1)
 
-    def _by_index(self, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
+    def _find_by_index(self, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
         *first, last = tokens
         ends = self._beginning_with(last) if prefix else self._index.get(last, [])
         for end in ends:
             begin = end - len(first)
             if begin >= 0 and self.tokens[begin:end] == first:
-                yield self._places[begin][0], self._places[end][1]
+                yield self._folded_ranges[begin][0], self._folded_ranges[end][1]
 
     @cached_property
     def _index(self) -> dict[str, list[int]]:
@@ -318,15 +326,15 @@ class Traced:
         alike = takewhile(lambda token: token.startswith(start), islice(self._sorted, first, None))
         return sorted(at for token in alike for at in self._index[token])
 
-    def _place(self, start: int, end: int) -> tuple[int, int]:
+    def _to_text_range(self, start: int, end: int) -> tuple[int, int]:
         """Return the range of the text for a range of the folded text."""
         if self._text.isascii():
             return start, end
         if not self._signs:
-            self._trace()
+            self._map_signs()
         return self._start(start), self._end(end)
 
-    def _trace(self) -> None:
+    def _map_signs(self) -> None:
         self._signs = _CHARACTER.findall(self._text)
         self._ends = list(accumulate(map(len, self._signs)))
         self._folded_ends = list(accumulate(map(self._lengths.__getitem__, self._signs)))

@@ -21,35 +21,43 @@ import msgspec
 from holdfast.errors import HoldfastError, StoreFull, StoreUnavailable
 from holdfast.search import tokenize as words_module
 from holdfast.search.protocol import (
-    BUSY,
-    LOST,
+    BUSY_TIMEOUT_S,
     ROLES,
+    UNSEARCHABLE_LENGTH,
     Anchor,
     Bounds,
     Chunk,
-    Doc,
-    Gone,
-    Hindered,
-    Lost,
-    Wanted,
-    mark_of,
+    IndexedMessage,
+    IndexInvalid,
+    IndexReplaced,
+    IndexUnavailable,
+    SearchPrefetch,
+    id_hash,
 )
 from holdfast.search.query import Query
 from holdfast.search.tokenize import parts, words
-from holdfast.search.tsquery import CHUNK, PROBED, SQL, Asked, Statement, listed, spaced
+from holdfast.search.tsquery import (
+    CHUNK,
+    PROBE_MESSAGES,
+    SQL,
+    QueryStatements,
+    Statement,
+    array_literal,
+    pad_tokens,
+)
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Backend, Rows, Snapshot, TableLink, Tables
+from holdfast.storage.protocol import Backend, IndexConnection, IndexTables, PendingRows, Snapshot
 
 SCHEMA_VERSION: Final = 1
-_REMOVED_AT_ONCE: Final = 20_000
-_PATIENCE: Final = 5.0  # how long the removal of an index waits for other writers
-_COMMON: Final = 4  # a scan starts if one of so many messages has the words
-_UNCOMMON: Final = 16  # and ends when fewer than one of so many has them
-_ONE_BY_ONE: Final = 4000  # up to so many messages are scanned in any case
-_LONGEST_STEP: Final = 20_000
+_REMOVE_BATCH: Final = 20_000
+_REMOVE_TIMEOUT_S: Final = 5.0  # how long the removal of an index waits for other writers
+_SCAN_START_RATIO: Final = 4  # a scan starts if one of so many messages has the words
+_SCAN_END_RATIO: Final = 16  # and ends when fewer than one of so many has them
+_FEW_MESSAGES: Final = 4000  # up to so many messages are scanned in any case
+_MAX_STEP: Final = 20_000
 _BLOCK_BITS: Final = 14  # a block has 2^14 numbers; lexemes are prefixed with their block
 _FIRST_BLOCKS: Final = 2
-_MOST_BLOCKS: Final = 64  # in one query
+_MAX_BLOCKS: Final = 64  # in one query
 
 
 def stamp() -> str:
@@ -57,33 +65,33 @@ def stamp() -> str:
     return f"{SCHEMA_VERSION} {words_module.VERSION}"
 
 
-def _age(stamp: str) -> tuple[int, ...]:
+def _stamp_version(stamp: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall("[0-9]+", stamp)))
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def index_errors() -> Iterator[None]:
     """Translate the database's errors into those of an index: none may pass for the log's."""
     try:
         yield
     except (StoreUnavailable, StoreFull) as error:
-        raise Hindered(str(error)) from error
+        raise IndexUnavailable(str(error)) from error
     except HoldfastError as error:  # The tables are damaged, or have a number twice.
-        raise Lost(str(error)) from error
+        raise IndexInvalid(str(error)) from error
 
 
-class TablePlace:
+class IndexTableLocation:
     """The tables of a store's index."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: IndexTables) -> None:
         self._tables = tables
-        self.shown = tables.shown
+        self.label = tables.shown
 
     def open(self, *, readonly: bool = False) -> IndexTable | None:  # noqa: ARG002 - no difference
         """Open the index; None if there is none."""
         table = IndexTable(self._tables)
         try:
-            exists = table.is_there()
+            exists = table.exists()
         except BaseException:
             table.close()
             raise
@@ -94,32 +102,32 @@ class TablePlace:
 
     def create(self) -> None:
         """Create an empty index, unless another process just did."""
-        with telling():
-            self._clear(_create)
+        with index_errors():
+            self._delete_rows(_create)
 
     def remove(self) -> None:
         """Remove the index. Open snapshots stay readable; later ones find that it is gone."""
-        with telling():
+        with index_errors():
             connection = self._tables.connect()
             try:
-                connection.begin_writing(_PATIENCE)
+                connection.begin_writing(_REMOVE_TIMEOUT_S)
                 connection.send(SQL["remove"])
                 connection.commit()
             finally:
                 connection.close()
-            self._clear(_leave)
+            self._delete_rows(_create_nothing)
 
-    def _clear(self, then: Callable[[TableLink], None]) -> None:
+    def _delete_rows(self, then: Callable[[IndexConnection], None]) -> None:
         """Delete the rows of a removed index, unless another process has created a new one."""
         connection = self._tables.connect()
         try:
             while True:
-                connection.begin_writing(_PATIENCE)
+                connection.begin_writing(_REMOVE_TIMEOUT_S)
                 if connection.rows(SQL["state"]):
                     connection.roll_back()
                     return
-                ((removed,),) = connection.rows(SQL["remove_rows"], (_REMOVED_AT_ONCE,))
-                done = removed < _REMOVED_AT_ONCE
+                ((removed,),) = connection.rows(SQL["remove_rows"], (_REMOVE_BATCH,))
+                done = removed < _REMOVE_BATCH
                 if done:
                     then(connection)
                 connection.commit()
@@ -129,11 +137,11 @@ class TablePlace:
             connection.close()
 
 
-def _create(connection: TableLink) -> None:
+def _create(connection: IndexConnection) -> None:
     connection.send(SQL["create"], (stamp(),))
 
 
-def _leave(connection: TableLink) -> None:
+def _create_nothing(connection: IndexConnection) -> None:
     """Create no index."""
 
 
@@ -144,15 +152,15 @@ class _State(msgspec.Struct):
     activity: int
     erasures: int | None
     anchor: Anchor | None
-    newest: int
+    last_number: int
     documents: int
     text: int
-    highest: int  # the highest number in the index
+    highest_number: int  # the highest number in the index
 
-    def values(self) -> tuple[object, ...]:
+    def columns(self) -> tuple[object, ...]:
         """Return the column values of the row."""
         anchor = (None,) * 3 if self.anchor is None else msgspec.structs.astuple(self.anchor)
-        counts = (self.newest, self.documents, self.text)
+        counts = (self.last_number, self.documents, self.text)
         return (self.stamp, self.activity, self.erasures, *anchor, *counts)
 
 
@@ -166,140 +174,146 @@ class IndexTable:
     """An index in tables, opened by one connection."""
 
     needs_words: Final = False
-    far: Final = True
+    is_remote: Final = True
 
-    def __init__(self, tables: Tables) -> None:
-        self.shown = tables.shown
+    def __init__(self, tables: IndexTables) -> None:
+        self.label = tables.shown
         self._code = tables.code
-        self._link = tables.connect()
-        self._patience = BUSY
-        self._known: _State | None = None
-        self._foreseen: _Foreseen | None = None
+        self._connection = tables.connect()
+        self._lock_timeout_s = BUSY_TIMEOUT_S
+        self._last_state: _State | None = None
+        self._prefetched: _Prefetched | None = None
 
     def close(self) -> None:
         """Close the connection."""
-        self._link.close()
+        self._connection.close()
 
-    def disown(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Close the connection in a forked child; that does not affect the parent's."""
-        self._link.close()
+        self._connection.close()
 
     def moved(self) -> bool:
         """Return False: every transaction reads the state of the index again."""
         return False
 
-    def be_patient(self, seconds: float) -> None:
+    def set_busy_timeout(self, seconds: float) -> None:
         """Set how long to wait for another writer."""
-        self._patience = seconds
+        self._lock_timeout_s = seconds
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """True if there is an index, or rows of one that was not removed completely."""
-        with telling():
-            self._link.begin_reading()
+        with index_errors():
+            self._connection.begin_reading()
             try:
-                return bool(self._link.rows(SQL["state"])) or self._is_left()
+                return bool(self._connection.rows(SQL["state"])) or self._has_rows()
             finally:
-                self._link.roll_back()
+                self._connection.roll_back()
 
-    def _is_left(self) -> bool:
-        return self._link.rows(SQL["has_rows"]) == [(True,)]
+    def _has_rows(self) -> bool:
+        return self._connection.rows(SQL["has_rows"]) == [(True,)]
 
     @contextmanager
-    def reading(self, prefetch: Wanted | None = None) -> Iterator[None]:
+    def reading(self, prefetch: SearchPrefetch | None = None) -> Iterator[None]:
         """Read everything in the block from one snapshot.
 
         The reads that `prefetch` and the last known state predict are sent together with the query
         for the state, which saves round trips.
         """
-        with telling():
-            self._link.begin_reading()
+        with index_errors():
+            self._connection.begin_reading()
         try:
-            with telling():
-                state = self._link.send(SQL["state"])
+            with index_errors():
+                state = self._connection.send(SQL["state"])
                 if prefetch is not None:
-                    self._foresee(prefetch)
+                    self._send_prefetch(prefetch)
                 found = state.fetchall()
-            self._learn(found)
+            self._accept_state(found)
             yield
         finally:
-            self._foreseen = None
-            self._link.roll_back()
+            self._prefetched = None
+            self._connection.roll_back()
 
-    def _foresee(self, prefetch: Wanted) -> None:
-        anchor = None if self._known is None else self._known.anchor
+    def _send_prefetch(self, prefetch: SearchPrefetch) -> None:
+        anchor = None if self._last_state is None else self._last_state.anchor
         anchors = [] if anchor is None else [Segment(anchor.branch, anchor.seq, anchor.seq, "")]
-        self._link.foresee(anchors, prefetch.titles)
-        statements = Asked(prefetch.query, prefetch.bounds, self._code, thinking=prefetch.thinking)
-        if not statements.wanted or not prefetch.certain or self._known is None:
+        self._connection.prefetch(anchors, prefetch.titles)
+        statements = QueryStatements(
+            prefetch.query, prefetch.bounds, self._code, thinking=prefetch.thinking
+        )
+        if not statements.wanted or not prefetch.exact or self._last_state is None:
             return
-        few = self._known.highest <= _ONE_BY_ONE
-        ahead = statements.by_lexemes(_first_blocks(_ONE_BY_ONE)) if few else statements.probe()
-        answer = self._link.send(ahead.text, ahead.values)
-        self._foreseen = _Foreseen(prefetch.query, prefetch.bounds, prefetch.thinking, few, answer)
+        few = self._last_state.highest_number <= _FEW_MESSAGES
+        ahead = statements.by_lexemes(_first_blocks(_FEW_MESSAGES)) if few else statements.probe()
+        answer = self._connection.send(ahead.text, ahead.values)
+        self._prefetched = _Prefetched(
+            prefetch.query, prefetch.bounds, prefetch.thinking, few, answer
+        )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Run the block as one write transaction; it excludes other writers."""
-        with telling():
-            self._link.begin_writing(self._patience)
+        with index_errors():
+            self._connection.begin_writing(self._lock_timeout_s)
         try:
             found = self._rows("state")
             if not found:
-                self._refuse_rest()
-            before = self._learn(found).values()
+                self._refuse_leftover_rows()
+            before = self._accept_state(found).columns()
             yield
-            with telling():
-                if self._state.values() != before:
-                    self._link.send(SQL["put_state"], self._state.values())
-                self._link.commit()
+            with index_errors():
+                if self._state.columns() != before:
+                    self._connection.send(SQL["put_state"], self._state.columns())
+                self._connection.commit()
         except BaseException:
-            self._link.roll_back()
+            self._connection.roll_back()
             raise
 
-    def _refuse_rest(self) -> None:
+    def _refuse_leftover_rows(self) -> None:
         """Raise `IndexInvalid` if rows of a removed index are left: they must be deleted first."""
-        with telling():
-            if self._is_left():
-                raise Lost("the index was not removed completely")
+        with index_errors():
+            if self._has_rows():
+                raise IndexInvalid("the index was not removed completely")
 
-    def _learn(self, rows: Sequence[Sequence[Any]]) -> _State:
+    def _accept_state(self, rows: Sequence[Sequence[Any]]) -> _State:
         """Take over the state that was read; raise if the index cannot be used."""
         if not rows:
-            raise Gone("the index was removed")
-        self._known = _read_state(rows[0])
-        if _age(self._known.stamp) > _age(stamp()):
-            raise Hindered("the index was made by a newer version")  # Which may still use it.
-        if self._known.stamp != stamp():
-            raise Lost("the index is of another version")
-        return self._known
+            raise IndexReplaced("the index was removed")
+        self._last_state = _read_state(rows[0])
+        if _stamp_version(self._last_state.stamp) > _stamp_version(stamp()):
+            raise IndexUnavailable(
+                "the index was made by a newer version"
+            )  # Which may still use it.
+        if self._last_state.stamp != stamp():
+            raise IndexInvalid("the index is of another version")
+        return self._last_state
 
     @contextmanager
     def open_log(self, backend: Backend) -> Iterator[tuple[Snapshot, bool]]:  # noqa: ARG002 - it is in the same database
         """Open the log in the transaction in which the index is read."""
-        log = self._link.log()
+        log = self._connection.log()
         try:
-            yield log, self._link.log_activity() > self.activity
+            yield log, self._connection.log_activity() > self.activity
         except (StoreUnavailable, StoreFull) as error:
             # Only this connection failed; the log can still be read by others.
-            raise Hindered(str(error)) from error
+            raise IndexUnavailable(str(error)) from error
 
-    def expect(self, segments: Sequence[Segment]) -> None:
+    def prefetch_messages(self, segments: Sequence[Segment]) -> None:
         """Prefetch messages of the log that will probably be read next."""
-        with telling():
-            self._link.foresee(segments)
+        with index_errors():
+            self._connection.prefetch(segments)
 
-    def narrowed(
+    def visible_branches(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
     ) -> tuple[int, ...] | None:
         """Return the branches that such sessions may show, so that no others are searched."""
-        with telling():
-            return tuple(self._link.branches_of(scopes, agents, all_branches=all_branches))
+        with index_errors():
+            return tuple(self._connection.branches_of(scopes, agents, all_branches=all_branches))
 
     @property
     def _state(self) -> _State:
-        if self._known is None:
-            raise Hindered("the state of the index was not read yet")
-        return self._known
+        if self._last_state is None:
+            raise IndexUnavailable("the state of the index was not read yet")
+        return self._last_state
 
     # -------------------------------------------------------------------------------- contents
 
@@ -327,24 +341,24 @@ class IndexTable:
         for name, value in values.items():
             setattr(self._state, name, value)
 
-    def documents(self) -> int:
+    def message_count(self) -> int:
         """Return the number of indexed messages."""
         return self._state.documents
 
-    def text(self) -> int:
+    def text_size(self) -> int:
         """Return the approximate number of characters in the indexed messages."""
         return self._state.text
 
-    def newest(self) -> tuple[int, int] | None:
+    def newest_position(self) -> tuple[int, int] | None:
         """Return branch and seq of the message that was added last."""
         rows = self._rows("newest")
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def last(self, branch: int) -> int:
+    def last_seq(self, branch: int) -> int:
         """Return the seq of a branch up to which all messages are indexed; 0 for none."""
         return self._rows("last", branch)[0][0] or 0
 
-    def counts(self) -> dict[int, int]:
+    def counts_by_branch(self) -> dict[int, int]:
         """Return the number of indexed messages by branch."""
         return dict(self._rows("counts"))
 
@@ -359,51 +373,51 @@ class IndexTable:
             f"the words of message {seq} of branch {branch} do not match their checksum"
             for branch, seq in self._rows("corrupt_rows")
         ]
-        stored = sum(self.counts().values())
+        stored = sum(self.counts_by_branch().values())
         if stored != self._state.documents:
             found.append(f"the index should have {self._state.documents} messages and has {stored}")
         return found
 
     def _rows(self, name: str, *values: object) -> list[tuple[Any, ...]]:
-        with telling():
-            return self._link.rows(SQL[name], values)
+        with index_errors():
+            return self._connection.rows(SQL[name], values)
 
     # ----------------------------------------------------------------------- adding, removing
 
-    def add(self, docs: Sequence[Doc]) -> None:
+    def add(self, docs: Sequence[IndexedMessage]) -> None:
         """Add consecutive messages of one branch."""
         state = self._state
-        rows = [self._row(number, doc) for number, doc in enumerate(docs, state.newest + 1)]
-        with telling():
-            self._link.send(SQL["add"], _columns(rows))
-        state.newest += len(docs)
+        rows = [self._row(number, doc) for number, doc in enumerate(docs, state.last_number + 1)]
+        with index_errors():
+            self._connection.send(SQL["add"], _transpose(rows))
+        state.last_number += len(docs)
         state.documents += len(docs)
-        state.text += sum(_weight(doc) for doc in docs)
+        state.text += sum(_text_size(doc) for doc in docs)
 
-    def _row(self, number: int, doc: Doc) -> tuple[object, ...]:
+    def _row(self, number: int, doc: IndexedMessage) -> tuple[object, ...]:
         text, thinking = words(doc.document.text), words(doc.document.thinking)
-        length = LOST if doc.lost else len(text)
-        said = spaced(text)
+        length = UNSEARCHABLE_LENGTH if doc.unreadable else len(text)
+        said = pad_tokens(text)
         if names := parts(doc.document.text):
-            said = f"{said}\n{spaced(names)}"
+            said = f"{said}\n{pad_tokens(names)}"
         return (
             number, doc.branch, doc.seq, ROLES.index(doc.role), doc.at, length, len(thinking),
-            mark_of(doc.id), _weight(doc), said, spaced(thinking),
+            id_hash(doc.id), _text_size(doc), said, pad_tokens(thinking),
         )  # fmt: skip
 
-    def forget(
+    def remove_words(
         self,
         erased: Sequence[Segment],
-        docs: Sequence[Doc],  # noqa: ARG002 - rows are found by position here
+        docs: Sequence[IndexedMessage],  # noqa: ARG002 - rows are found by position here
     ) -> None:
         """Remove the words of messages; their rows stay, without words."""
         for part in erased:
             values = (part.branch, part.first, part.last or 0)
             self._state.text -= self._rows("weight", *values)[0][0]
-            with telling():
-                self._link.send(SQL["forget"], values)
+            with index_errors():
+                self._connection.send(SQL["forget"], values)
 
-    def cut(self, branch: int, last: int) -> None:
+    def truncate_branch(self, branch: int, last: int) -> None:
         """Remove the rows of a branch after `last`; their words are removed already."""
         self._state.documents -= self._rows("cut", branch, last)[0][0]
 
@@ -419,61 +433,67 @@ class IndexTable:
         messages with common words, are scanned one by one. Otherwise the index of lexemes is
         queried, block by block.
         """
-        statements = Asked(query, bounds, self._code, thinking=thinking)
-        prefetched = self._take_foreseen(query, bounds, thinking=thinking)
-        before = self._state.highest + 1
-        if not statements.wanted or self._are_few(bounds.branches):
-            yield from self._pages(statements, statements.one_by_one(), before)
+        statements = QueryStatements(query, bounds, self._code, thinking=thinking)
+        prefetched = self._take_prefetched(query, bounds, thinking=thinking)
+        before = self._state.highest_number + 1
+        if not statements.wanted or self._has_few(bounds.branches):
+            yield from self._pages(statements, statements.scan(), before)
             return
-        if self._are_common(statements, prefetched):
-            for chunk, low in self._one_by_one(statements, before):
+        if self._is_common(statements, prefetched):
+            for chunk, low in self._scan_backwards(statements, before):
                 before = low
                 yield chunk
         yield from self._by_lexemes(statements, before, prefetched)
 
-    def _take_foreseen(self, query: Query, bounds: Bounds, *, thinking: bool) -> _Foreseen | None:
+    def _take_prefetched(
+        self, query: Query, bounds: Bounds, *, thinking: bool
+    ) -> _Prefetched | None:
         """Return the prefetched rows, if they are of this query and the index is still as small."""
-        found, self._foreseen = self._foreseen, None
+        found, self._prefetched = self._prefetched, None
         if found is None or (found.query, found.bounds, found.thinking) != (
             query,
             bounds,
             thinking,
         ):
             return None
-        return found if found.few == (self._state.highest <= _ONE_BY_ONE) else None
+        return found if found.few == (self._state.highest_number <= _FEW_MESSAGES) else None
 
-    def _are_few(self, branches: Sequence[int] | None) -> bool:
+    def _has_few(self, branches: Sequence[int] | None) -> bool:
         """True if these branches have so few messages that a scan is faster."""
         if branches is None:
             return False
-        found: int = self._rows("count_on", listed(branches), _ONE_BY_ONE)[0][0]
-        return found < _ONE_BY_ONE
+        found: int = self._rows("count_on", array_literal(branches), _FEW_MESSAGES)[0][0]
+        return found < _FEW_MESSAGES
 
-    def _are_common(self, statements: Asked, prefetched: _Foreseen | None) -> bool:
+    def _is_common(self, statements: QueryStatements, prefetched: _Prefetched | None) -> bool:
         """True if many messages have the words, judging by the newest ones."""
-        if self._state.highest <= _ONE_BY_ONE:
+        if self._state.highest_number <= _FEW_MESSAGES:
             return False
         probe = statements.probe()
-        with telling():
-            answer = prefetched.answer if prefetched else self._link.send(probe.text, probe.values)
+        with index_errors():
+            answer = (
+                prefetched.answer if prefetched else self._connection.send(probe.text, probe.values)
+            )
             found: int = answer.fetchall()[0][0]
-        return found * _COMMON >= PROBED
+        return found * _SCAN_START_RATIO >= PROBE_MESSAGES
 
-    def _one_by_one(self, statements: Asked, before: int) -> Iterator[tuple[Chunk, int]]:
+    def _scan_backwards(
+        self, statements: QueryStatements, before: int
+    ) -> Iterator[tuple[Chunk, int]]:
         """Scan backwards from the newest message while enough messages match."""
-        highest, found, step = before, 0, _COMMON * CHUNK
-        while before > 1 and found * _UNCOMMON >= highest - before:
+        highest, found, step = before, 0, _SCAN_START_RATIO * CHUNK
+        while before > 1 and found * _SCAN_END_RATIO >= highest - before:
             if found:
-                step = min(_LONGEST_STEP, max(step, 2 * CHUNK * (highest - before) // found))
+                step = min(_MAX_STEP, max(step, 2 * CHUNK * (highest - before) // found))
             low = max(1, before - step)
-            rows = self._ask(statements.newest(low), before)
+            rows = self._query(statements.scan_from(low), before)
             before = rows[-1][6] if len(rows) == CHUNK else low
             chunk = statements.chunk(rows)
-            found += len(chunk.entries)
+            found += len(chunk.candidates)
             yield chunk, before
 
     def _by_lexemes(
-        self, statements: Asked, before: int, prefetched: _Foreseen | None
+        self, statements: QueryStatements, before: int, prefetched: _Prefetched | None
     ) -> Iterator[Chunk]:
         """Query the index of lexemes by blocks; the fewer messages match, the more per query."""
         blocks = _first_blocks(before - 1) if before > 1 else []
@@ -481,20 +501,24 @@ class IndexTable:
         while blocks:
             found = 0
             for chunk in self._pages(statements, statements.by_lexemes(blocks), before, ready):
-                found += len(chunk.entries)
+                found += len(chunk.candidates)
                 yield chunk
             ready, size = None, len(blocks) * CHUNK // max(1, found) + 1
-            blocks = _blocks_before(blocks[-1], min(size, _MOST_BLOCKS))
+            blocks = _blocks_before(blocks[-1], min(size, _MAX_BLOCKS))
 
     def _pages(
-        self, statements: Asked, statement: Statement, before: int, ready: Rows | None = None
+        self,
+        statements: QueryStatements,
+        statement: Statement,
+        before: int,
+        ready: PendingRows | None = None,
     ) -> Iterator[Chunk]:
         """Return the matches of a statement, page by page."""
         while True:
             if ready is None:
-                rows = self._ask(statement, before)
+                rows = self._query(statement, before)
             else:
-                with telling():
+                with index_errors():
                     rows = ready.fetchall()
                 ready = None
             yield statements.chunk(rows)
@@ -502,9 +526,9 @@ class IndexTable:
                 return
             before = rows[-1][6]
 
-    def _ask(self, statement: Statement, before: int) -> list[tuple[Any, ...]]:
-        with telling():
-            return self._link.rows(statement.text, [before, *statement.values[1:]])
+    def _query(self, statement: Statement, before: int) -> list[tuple[Any, ...]]:
+        with index_errors():
+            return self._connection.rows(statement.text, [before, *statement.values[1:]])
 
 
 def _first_blocks(highest: int) -> list[int]:
@@ -516,21 +540,21 @@ def _blocks_before(block: int, size: int) -> list[int]:
     return list(range(block - 1, max(block - 1 - size, -1), -1))
 
 
-class _Foreseen(msgspec.Struct, frozen=True):
+class _Prefetched(msgspec.Struct, frozen=True):
     """A prefetched answer: matches if the index is small (`few`), otherwise a probe."""
 
     query: Query
     bounds: Bounds
     thinking: bool
     few: bool
-    answer: Rows
+    answer: PendingRows
 
 
-def _weight(doc: Doc) -> int:
+def _text_size(doc: IndexedMessage) -> int:
     return len(doc.document.text) + len(doc.document.thinking)
 
 
-def _columns(rows: Sequence[Sequence[Any]]) -> list[object]:
+def _transpose(rows: Sequence[Sequence[Any]]) -> list[object]:
     """Transpose rows into one array per column."""
     *numbers, said, thought = zip(*rows, strict=True)
-    return [*map(listed, numbers), list(said), list(thought)]
+    return [*map(array_literal, numbers), list(said), list(thought)]

@@ -13,26 +13,26 @@ from typing import TypeVar
 
 from holdfast.errors import Damaged
 from holdfast.storage.ancestry import Path
-from holdfast.storage.protocol import BranchRow, HeadRow, Owner, SessionRow, Snapshot
+from holdfast.storage.protocol import BranchOwner, BranchRow, HeadRow, SessionRow, Snapshot
 
 T = TypeVar("T")
-_SHARED = frozenset({"fork", "continue"})
+_SHARING_RELATIONS = frozenset({"fork", "continue"})
 
 
-class Views:
+class Visibility:
     """The messages that sessions show, in one snapshot."""
 
     def __init__(
         self,
         snapshot: Snapshot,
-        wanted: Callable[[SessionRow | Owner], bool],
+        wanted: Callable[[SessionRow | BranchOwner], bool],
         *,
         all_branches: bool,
         only: SessionRow | None,
     ) -> None:
         """Consider the sessions for which `wanted` is True, or `only` one."""
         self._snapshot = snapshot
-        self._wanted = wanted
+        self._passes_filters = wanted
         self._all_branches = all_branches
         self.only = only
         self._branches: dict[int, BranchRow | None] = {}
@@ -40,12 +40,12 @@ class Views:
         self._heads: dict[int, HeadRow | None] = {}
         self._reach: dict[int, dict[int, int | None]] = {}
         self._forks: dict[int, list[tuple[int | None, SessionRow]]] = {}
-        self._fitting: dict[int, bool] = {}
+        self._wanted_cache: dict[int, bool] = {}
         self._hidden: set[int] = set()  # Branches that no wanted session shows.
         self._roots: dict[int, list[int]] = {}
         self._lineages: dict[str, str] = {}
 
-    def simply(self, branches: Collection[int]) -> dict[int, Owner | None]:
+    def owners_on_branch(self, branches: Collection[int]) -> dict[int, BranchOwner | None]:
         """Return the sessions that show these branches completely, being on them now.
 
         Most sessions never moved to another branch, so one query answers this for most messages.
@@ -62,7 +62,7 @@ class Views:
             for n in branches
         }
 
-    def shown_by(self, branch: int, seq: int) -> SessionRow | None:
+    def visible_in(self, branch: int, seq: int) -> SessionRow | None:
         """Return the session that shows a message; None if no wanted one does."""
         if self.only is not None:
             shows = self._is_wanted(self.only) and self._shows(self.only, branch, seq)
@@ -76,42 +76,42 @@ class Views:
         wanted = owner is not None and self._is_wanted(owner)
         if owner is not None and wanted and self._shows(owner, branch, seq):
             return owner
-        shown_on = self._shown_on(branch)
+        shown_on = self._sessions_showing(branch)
         if not wanted and not shown_on:
             self._hidden.add(branch)
         showing = [fork for upto, fork in shown_on if upto is None or seq <= upto]
         return max(showing, key=lambda fork: fork.n, default=None)
 
-    def _is_wanted(self, session: SessionRow | Owner) -> bool:
-        known = self._fitting.get(session.n)
+    def _is_wanted(self, session: SessionRow | BranchOwner) -> bool:
+        known = self._wanted_cache.get(session.n)
         if known is None:
-            known = self._fitting[session.n] = self._wanted(session)
+            known = self._wanted_cache[session.n] = self._passes_filters(session)
         return known
 
     def branch(self, n: int) -> BranchRow | None:
         """Return a branch; None if it is gone or damaged."""
         if n not in self._branches:
-            self._branches[n] = _sound(lambda: self._snapshot.find_branch(n), None)
+            self._branches[n] = _skip_damage(lambda: self._snapshot.find_branch(n), None)
         return self._branches[n]
 
     def path(self, branch: int) -> Path:
         """Return the segments of a branch's history; none if it is damaged."""
-        return _sound(lambda: self._snapshot.path(branch), ())
+        return _skip_damage(lambda: self._snapshot.path(branch), ())
 
     def session(self, n: int) -> SessionRow | None:
         """Return a session that may show messages; None if it is trashed, gone or damaged."""
         if n not in self._sessions:
-            row = _sound(lambda: self._snapshot.session(n), None)
-            head = _sound(lambda: self._snapshot.head(n), None)
+            row = _skip_damage(lambda: self._snapshot.session(n), None)
+            head = _skip_damage(lambda: self._snapshot.head(n), None)
             live = row is not None and row.trashed_at is None and head is not None
             self._sessions[n], self._heads[n] = (row, head) if live else (None, None)
         return self._sessions[n]
 
-    def know(self, session: SessionRow, head: HeadRow) -> None:
+    def remember(self, session: SessionRow, head: HeadRow) -> None:
         """Cache a session that was read already and is not in the trash."""
         self._sessions[session.n], self._heads[session.n] = session, head
 
-    def end(self, session: SessionRow, branch: int) -> int:
+    def branch_end(self, session: SessionRow, branch: int) -> int:
         """Return the last seq of a session's branch; its current one ends at its head."""
         head = self.head(session)
         if head is not None and head.branch == branch:
@@ -131,10 +131,10 @@ class Views:
     def _reach_of(self, session: SessionRow) -> dict[int, int | None]:
         reach = self._reach.get(session.n)
         if reach is None:
-            reach = self._reach[session.n] = self._reached(session)
+            reach = self._reach[session.n] = self._read_reach(session)
         return reach
 
-    def _reached(self, session: SessionRow) -> dict[int, int | None]:
+    def _read_reach(self, session: SessionRow) -> dict[int, int | None]:
         """Return the last seq that a session shows, by branch; None means to the end."""
         reach: dict[int, int | None] = {}
         for branch in self.roots(session):
@@ -158,17 +158,17 @@ class Views:
             return []
         if not self._all_branches:
             return [head.branch]
-        branches: list[BranchRow] = _sound(lambda: self._snapshot.branches(session.n), [])
+        branches: list[BranchRow] = _skip_damage(lambda: self._snapshot.branches(session.n), [])
         return [branch.n for branch in reversed(branches)]
 
-    def _shown_on(self, branch: int) -> list[tuple[int | None, SessionRow]]:
+    def _sessions_showing(self, branch: int) -> list[tuple[int | None, SessionRow]]:
         """Return the sessions that show a branch, each with the last seq that it shows."""
         known = self._forks.get(branch)
         if known is None:
-            known = self._forks[branch] = list(self._walk(branch))
+            known = self._forks[branch] = list(self._walk_forks(branch))
         return known
 
-    def _walk(self, branch: int) -> Iterator[tuple[int | None, SessionRow]]:
+    def _walk_forks(self, branch: int) -> Iterator[tuple[int | None, SessionRow]]:
         pending: list[tuple[int, int | None]] = [(branch, None)]
         while pending:
             n, upto = pending.pop()
@@ -182,14 +182,14 @@ class Views:
                 pending.append((child.n, far))
 
     def _children(self, branch: int) -> list[BranchRow]:
-        return _sound(lambda: self._snapshot.branches_from(branch), [])
+        return _skip_damage(lambda: self._snapshot.branches_from(branch), [])
 
     # --------------------------------------------------------------------------------- lineages
 
-    def lineage(self, session: SessionRow | Owner) -> str:
+    def lineage(self, session: SessionRow | BranchOwner) -> str:
         """Return the id of the oldest known session with which this one shares history."""
         ancestors: list[str] = []
-        row: SessionRow | Owner | None = session
+        row: SessionRow | BranchOwner | None = session
         root = session.id
         while row is not None:
             root = row.id
@@ -197,26 +197,26 @@ class Views:
                 root = self._lineages[root]
                 break
             ancestors.append(root)
-            if row.parent is None or row.relation not in _SHARED:
+            if row.parent is None or row.relation not in _SHARING_RELATIONS:
                 break
-            root, row = row.parent, self._relative(row.parent) or self._beyond(row)
+            root, row = row.parent, self._relative(row.parent) or self._beyond_purged_parent(row)
             if row is None:
                 ancestors.append(root)
         for session_id in ancestors:
             self._lineages[session_id] = root
         return root
 
-    def _beyond(self, session: SessionRow | Owner) -> SessionRow | None:
+    def _beyond_purged_parent(self, session: SessionRow | BranchOwner) -> SessionRow | None:
         """Return the session whose history this one starts with, if the one between was purged."""
-        first = _sound(lambda: self._snapshot.branch(session.n, 1), None)
+        first = _skip_damage(lambda: self._snapshot.branch(session.n, 1), None)
         start = None if first is None or first.parent is None else self.branch(first.parent)
         return None if start is None else self._relative(start.session_id)
 
     def _relative(self, session_id: str) -> SessionRow | None:
-        return _sound(lambda: self._snapshot.relative(session_id), None)
+        return _skip_damage(lambda: self._snapshot.session_or_stub(session_id), None)
 
 
-def _sound(read: Callable[[], T], otherwise: T) -> T:
+def _skip_damage(read: Callable[[], T], otherwise: T) -> T:
     """Return the result of a read, or `otherwise` if it is damaged: damage hides nothing else."""
     try:
         return read()

@@ -25,7 +25,7 @@ class Segment(msgspec.Struct, frozen=True):
 Path = tuple[Segment, ...]
 
 
-class Step(msgspec.Struct, frozen=True):
+class PathBranch(msgspec.Struct, frozen=True):
     """A branch of a history, met going back from the newest: where it starts, and its session."""
 
     branch: int
@@ -33,7 +33,7 @@ class Step(msgspec.Struct, frozen=True):
     session_id: str
 
 
-def joined(steps: Iterable[Step], older: Path = ()) -> Path:
+def join_path(steps: Iterable[PathBranch], older: Path = ()) -> Path:
     """Return the path of these branches, given newest first, as a continuation of `older`."""
     segments: list[Segment] = []
     last: int | None = None
@@ -43,11 +43,11 @@ def joined(steps: Iterable[Step], older: Path = ()) -> Path:
             last = step.fork_seq
     if last is None:
         return older
-    kept = (cut(segment, last) for segment in older if segment.first <= last)
+    kept = (cut_segment(segment, last) for segment in older if segment.first <= last)
     return (*kept, *reversed(segments))
 
 
-def cut(segment: Segment, last: int) -> Segment:
+def cut_segment(segment: Segment, last: int) -> Segment:
     """Return a segment that ends at `last`, or earlier if it did."""
     if segment.last is not None and segment.last <= last:
         return segment
@@ -65,7 +65,7 @@ def ranges(path: Path, low: int, high: int) -> list[Segment]:
     return found
 
 
-def holder(path: Path, seq: int) -> int | None:
+def branch_at(path: Path, seq: int) -> int | None:
     """Return the branch of a path that has message `seq`; `None` for a seq before the first."""
     for segment in path:
         if segment.first <= seq and (segment.last is None or seq <= segment.last):
@@ -73,7 +73,7 @@ def holder(path: Path, seq: int) -> int | None:
     return None
 
 
-def shared(one: Path, two: Path, limit: int) -> int:
+def shared_length(one: Path, two: Path, limit: int) -> int:
     """Return how many messages two histories share from the start, at most `limit`."""
     reached = 0
     for left, right in zip(one, two, strict=False):
@@ -86,7 +86,7 @@ def shared(one: Path, two: Path, limit: int) -> int:
     return min(reached, limit)
 
 
-def interval(
+def seq_range(
     head: int, *, limit: int | None, before: int | None, after: int | None
 ) -> tuple[int, int]:
     """Return the first and last seq to read.
@@ -103,7 +103,7 @@ def interval(
     return max(low, high - limit + 1), high
 
 
-def lies_on(path: Sequence[Segment], branch: int, seq: int) -> bool:
+def is_on_path(path: Sequence[Segment], branch: int, seq: int) -> bool:
     """Return whether message `seq` of a branch is on this path."""
     return any(
         segment.branch == branch

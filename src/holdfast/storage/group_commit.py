@@ -22,12 +22,12 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, StorageError, StoreFull, StoreUnavailable
-from holdfast.storage.interrupts import undisturbed
-from holdfast.storage.protocol import Transaction, Verb
+from holdfast.storage.interrupts import defer_signals
+from holdfast.storage.protocol import Operation, Transaction
 from holdfast.storage.writer_thread import start_writer
 
 T = TypeVar("T")
-_LARGEST_BATCH = 1024
+_MAX_BATCH_WRITES = 1024
 
 
 class CommitFailed(Exception):
@@ -48,7 +48,7 @@ class CountingTransaction(Transaction, Protocol):
     writes: int
 
 
-class Engine(Protocol):
+class WriterConnection(Protocol):
     """The connection that writes. One thread at a time calls it."""
 
     def try_enter(self) -> bool:
@@ -98,7 +98,7 @@ class Ticket(Generic[T]):
         "value",
     )
 
-    def __init__(self, operation: Verb[T], writer: Writer) -> None:
+    def __init__(self, operation: Operation[T], writer: GroupCommit) -> None:
         self.operation = operation
         self.started = False
         self.done = False
@@ -110,7 +110,7 @@ class Ticket(Generic[T]):
 
     def finish(self) -> None:
         """Mark it done and wake the caller that waits for it."""
-        with self._writer.guard:
+        with self._writer.ticket_lock:
             self.done = True
             callback, wakeup = self._callback, self._wakeup
         if wakeup is not None:
@@ -120,7 +120,7 @@ class Ticket(Generic[T]):
 
     def when_done(self, call: Callable[[], None]) -> None:
         """Run `call` once it is done, at once if it is. One callback is kept."""
-        with self._writer.guard:
+        with self._writer.ticket_lock:
             if not self.done:
                 self._callback = call
                 return
@@ -128,7 +128,7 @@ class Ticket(Generic[T]):
 
     def wait(self, seconds: float) -> bool:
         """Wait until it is done; false if that takes longer than `seconds`."""
-        with self._writer.guard:
+        with self._writer.ticket_lock:
             if self.done:
                 return True
             if self._wakeup is None:
@@ -139,9 +139,9 @@ class Ticket(Generic[T]):
 
     def result(self) -> T:
         """Wait until it is done, with the writer's deadline; return its result."""
-        return self._writer.await_ticket(self)
+        return self._writer.wait_for(self)
 
-    def give_up(self) -> bool:
+    def withdraw(self) -> bool:
         """Withdraw it; false if it has started."""
         return self._writer.withdraw(self)
 
@@ -153,60 +153,62 @@ class Ticket(Generic[T]):
         return value
 
 
-class Writer:
+class GroupCommit:
     """Runs the operations of one process; `committed` is called after each commit."""
 
-    def __init__(self, engine: Engine, *, deadline: float, committed: Callable[[], None]) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: WriterConnection, *, deadline: float, committed: Callable[[], None]
+    ) -> None:
+        self._connection = engine
         self._deadline = deadline
-        self._committed = committed
-        self.guard = threading.Lock()
-        self._leading = threading.Lock()
-        self._waiting: deque[Ticket[Any]] = deque()
+        self._on_commit = committed
+        self.ticket_lock = threading.Lock()
+        self._connection_lock = threading.Lock()
+        self._queue: deque[Ticket[Any]] = deque()
         # A signal handler cannot interrupt taking or releasing a plain lock; a condition it can.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
-        self._busy = False
+        self._running = False
         self._closed = False
 
     # ------------------------------------------------------------------------------ callers
 
-    def run(self, operation: Verb[T]) -> T:
+    def run(self, operation: Operation[T]) -> T:
         """Run an operation and return its result: in this thread if the locks are free."""
-        result = undisturbed(partial(self._try_to_lead, operation))
+        result = defer_signals(partial(self._try_run_here, operation))
         return result[0] if result else self.submit(operation).result()
 
-    def _try_to_lead(self, operation: Verb[T]) -> tuple[T] | None:
+    def _try_run_here(self, operation: Operation[T]) -> tuple[T] | None:
         """Run an operation in this thread; `None` if a lock is held or writes are queued."""
-        if not self._leading.acquire(blocking=False):
+        if not self._connection_lock.acquire(blocking=False):
             return None
         try:
-            if self._waiting or self._closed or not self._engine.try_enter():
+            if self._queue or self._closed or not self._connection.try_enter():
                 return None
             try:
-                return (self._lead(operation),)
+                return (self._run_here(operation),)
             finally:
-                self._engine.leave()
+                self._connection.leave()
         finally:
-            self._leading.release()
+            self._connection_lock.release()
 
-    def submit(self, operation: Verb[T]) -> Ticket[T]:
+    def submit(self, operation: Operation[T]) -> Ticket[T]:
         """Queue an operation for the writer thread."""
         ticket = Ticket(operation, self)
-        undisturbed(partial(self._hand_over, ticket))
+        defer_signals(partial(self._enqueue, ticket))
         return ticket
 
-    def _hand_over(self, ticket: Ticket[Any]) -> None:
+    def _enqueue(self, ticket: Ticket[Any]) -> None:
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
             if self._thread is None:
                 self._thread = start_writer(self._serve)
-            self._waiting.append(ticket)
+            self._queue.append(ticket)
             self._changed.notify_all()
 
-    def await_ticket(self, ticket: Ticket[T]) -> T:
+    def wait_for(self, ticket: Ticket[T]) -> T:
         """Wait with the deadline; withdraw a write that has not started by then."""
         if ticket.wait(self._deadline) or self.withdraw(ticket):
             return ticket.outcome()
@@ -220,13 +222,13 @@ class Writer:
 
     def withdraw(self, ticket: Ticket[Any]) -> bool:
         """Remove a write from the queue; false if it has started."""
-        return undisturbed(partial(self._take_back, ticket))
+        return defer_signals(partial(self._withdraw, ticket))
 
-    def _take_back(self, ticket: Ticket[Any]) -> bool:
+    def _withdraw(self, ticket: Ticket[Any]) -> bool:
         with self._lock:
             if ticket.started or ticket.done:
                 return False
-            self._waiting.remove(ticket)
+            self._queue.remove(ticket)
         ticket.error = StoreUnavailable(
             f"another process held the store's lock for {self._deadline:g} s; nothing was stored. "
             "Try again; if that does not help, run `holdfast doctor`."
@@ -238,7 +240,7 @@ class Writer:
         """Wait until everything queued so far is done."""
         with self._lock:
             settled = self._changed.wait_for(
-                lambda: not self._waiting and not self._busy, self._deadline
+                lambda: not self._queue and not self._running, self._deadline
             )
         if not settled:
             raise StoreUnavailable(
@@ -253,32 +255,32 @@ class Writer:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._deadline)
-        for ticket in list(self._waiting):
+        for ticket in list(self._queue):
             self.withdraw(ticket)
 
     @property
-    def leading(self) -> threading.Lock:
+    def connection_lock(self) -> threading.Lock:
         """The lock held by the thread that uses the connection."""
-        return self._leading
+        return self._connection_lock
 
     # ----------------------------------------------------------------------------- the thread
 
     def _serve(self) -> None:
         while True:
             with self._lock:
-                self._busy = False
+                self._running = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                if not self._queue:
                     return
-                self._busy = True
-            with self._leading:
+                self._running = True
+            with self._connection_lock:
                 self._serve_once()
 
     def _serve_once(self) -> None:
         batch: list[Ticket[Any]] = []
         try:
-            self._engine.enter()
+            self._connection.enter()
             try:
                 # Writes count as started only after this wait: until then all can be withdrawn.
                 tx = self._begin()
@@ -286,9 +288,9 @@ class Writer:
                 self._run_batch(batch, tx)
             except CommitFailed as failed:
                 batch = batch or self._take_batch()
-                self._mend(batch, failed)
+                self._retry_after_failed_commit(batch, failed)
             finally:
-                self._engine.leave()
+                self._connection.leave()
         except BaseException as error:  # noqa: BLE001 - raised in the callers' threads
             batch = batch or self._take_batch()
             for ticket in batch:
@@ -299,29 +301,31 @@ class Writer:
     def _take_batch(self) -> list[Ticket[Any]]:
         batch: list[Ticket[Any]] = []
         with self._lock:
-            while self._waiting and len(batch) < _LARGEST_BATCH:
-                ticket = self._waiting.popleft()
+            while self._queue and len(batch) < _MAX_BATCH_WRITES:
+                ticket = self._queue.popleft()
                 ticket.started = True
                 batch.append(ticket)
         return batch
 
     # --------------------------------------------------------------------------- transactions
 
-    def _lead(self, operation: Verb[T]) -> T:
+    def _run_here(self, operation: Operation[T]) -> T:
         try:
             return self._attempt(operation)
         except CommitFailed as failed:
             ticket = Ticket(operation, self)
-            self._mend([ticket], failed)
+            self._retry_after_failed_commit([ticket], failed)
             return ticket.outcome()
 
     def _run_batch(self, batch: Sequence[Ticket[Any]], tx: CountingTransaction) -> None:
-        if self._run_together(batch, tx):
+        if self._run_in_one_transaction(batch, tx):
             return
         for ticket in batch:
             self._run_one(ticket)
 
-    def _run_together(self, batch: Sequence[Ticket[Any]], tx: CountingTransaction) -> bool:
+    def _run_in_one_transaction(
+        self, batch: Sequence[Ticket[Any]], tx: CountingTransaction
+    ) -> bool:
         """Run a batch in one transaction; false if it was rolled back because one failed."""
         for ticket in batch:
             before = tx.writes
@@ -329,8 +333,8 @@ class Writer:
                 ticket.value = ticket.operation(tx)
             except BaseException as error:  # noqa: BLE001 - classified, and kept for its caller
                 if not isinstance(error, HoldfastError) or tx.writes != before:
-                    self._undo(error)
-                    _forget(batch)
+                    self._roll_back(error)
+                    _clear_results(batch)
                     return False
                 ticket.error = error
         self._commit()
@@ -341,17 +345,17 @@ class Writer:
         try:
             ticket.value = self._attempt(ticket.operation)
         except CommitFailed as failed:
-            self._mend([ticket], failed)
+            self._retry_after_failed_commit([ticket], failed)
         except BaseException as error:  # noqa: BLE001 - kept for its caller
             ticket.error = error
 
-    def _attempt(self, operation: Verb[T]) -> T:
+    def _attempt(self, operation: Operation[T]) -> T:
         """Run one operation in its own transaction and return its result."""
         tx = self._begin()
         try:
             value = operation(tx)
         except BaseException as error:
-            translated = self._undo(error)
+            translated = self._roll_back(error)
             if translated is error:
                 raise
             raise translated from error
@@ -360,44 +364,46 @@ class Writer:
 
     def _begin(self) -> CountingTransaction:
         try:
-            return self._engine.begin()
+            return self._connection.begin()
         except Exception as error:
-            raise self._engine.translate(error) from error
+            raise self._connection.translate(error) from error
 
     def _commit(self) -> None:
-        self._engine.commit()
-        self._committed()
+        self._connection.commit()
+        self._on_commit()
 
-    def _undo(self, error: BaseException) -> BaseException:
-        self._engine.roll_back()
-        return self._engine.translate(error)
+    def _roll_back(self, error: BaseException) -> BaseException:
+        self._connection.roll_back()
+        return self._connection.translate(error)
 
-    def _mend(self, batch: Sequence[Ticket[Any]], failed: CommitFailed) -> None:
+    def _retry_after_failed_commit(
+        self, batch: Sequence[Ticket[Any]], failed: CommitFailed
+    ) -> None:
         """Reconnect after a failed commit and run its operations again, one by one."""
-        _forget(batch)
+        _clear_results(batch)
         try:
-            self._engine.reopen()
+            self._connection.reopen()
         except StorageError as error:
             for ticket in batch:
-                ticket.error = _doubt(failed, error)
+                ticket.error = _outcome_error(failed, error)
             return
         for ticket in batch:
             try:
                 ticket.value = self._attempt(ticket.operation)
             except CommitFailed as again:
-                ticket.error = _doubt(again, again.error)
+                ticket.error = _outcome_error(again, again.error)
                 if not again.attempted:
                     ticket.error = again.error
             except BaseException as error:  # noqa: BLE001 - kept for its caller
                 ticket.error = error
 
 
-def _forget(batch: Sequence[Ticket[Any]]) -> None:
+def _clear_results(batch: Sequence[Ticket[Any]]) -> None:
     for ticket in batch:
         ticket.value, ticket.error = None, None
 
 
-def _doubt(failed: CommitFailed, later: BaseException) -> BaseException:
+def _outcome_error(failed: CommitFailed, later: BaseException) -> BaseException:
     if not failed.attempted or (
         # On a full disk the commit record itself was not written.
         isinstance(failed.error, StoreFull) and isinstance(later, StoreFull)

@@ -21,21 +21,21 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 Handler = Callable[[int, FrameType | None], Any]
 
-_PUT_OFF: Final = tuple(
+_DEFERRED_SIGNALS: Final = tuple(
     int(getattr(signal, name))
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
 
 
-def undisturbed(call: Callable[[], T]) -> T:
+def defer_signals(call: Callable[[], T]) -> T:
     """Run a short call that no signal handler may interrupt, and return its result."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     received: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Handler] = {}
     try:
-        _put_off(handlers, received)
+        _install_deferring_handlers(handlers, received)
         return call()
     finally:
         for number, handler in handlers.items():
@@ -44,11 +44,13 @@ def undisturbed(call: Callable[[], T]) -> T:
             handlers[number](number, frame)
 
 
-def _put_off(handlers: dict[int, Handler], received: list[tuple[int, FrameType | None]]) -> None:
+def _install_deferring_handlers(
+    handlers: dict[int, Handler], received: list[tuple[int, FrameType | None]]
+) -> None:
     def later(number: int, frame: FrameType | None) -> None:
         received.append((number, frame))
 
-    for number in _PUT_OFF:
+    for number in _DEFERRED_SIGNALS:
         handler = get_handler(number)
         if callable(handler):
             # Recorded before it is replaced, so that it is restored whatever happens.

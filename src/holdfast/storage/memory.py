@@ -23,39 +23,39 @@ from holdfast import codec
 from holdfast.clock import Clock, to_day
 from holdfast.cost import sum_by_day
 from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
-from holdfast.storage.ancestry import Path, Segment, Step, joined, lies_on, ranges
-from holdfast.storage.interrupts import undisturbed
+from holdfast.storage.ancestry import Path, PathBranch, Segment, is_on_path, join_path, ranges
+from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.protocol import (
-    MEASURED_ROWS,
+    MAX_MEASURED_ROWS,
     Backend,
-    Belongings,
+    BranchOwner,
     BranchRow,
-    Check,
-    Cut,
+    BranchStart,
+    CutResult,
     HeadRow,
-    Listed,
-    Listing,
+    HealthCheck,
+    ListedSession,
     MessageRow,
-    Owner,
-    Pending,
+    Operation,
+    PendingWrite,
     Query,
     QueueRow,
+    SessionFilter,
     SessionRow,
-    Start,
+    SessionRowCounts,
+    SessionSize,
     ToolRow,
     TurnRow,
     UsageRow,
-    Verb,
-    Weight,
-    in_order,
+    sort_usage,
 )
-from holdfast.titles import loose
+from holdfast.titles import normalize_title
 from holdfast.url import Location
 from holdfast.values import (
     BackupReport,
     Damage,
     Growth,
-    Measured,
+    MeasuredTokens,
     SalvageReport,
     Scan,
     Stats,
@@ -66,10 +66,10 @@ T = TypeVar("T")
 K = TypeVar("K")
 K2 = TypeVar("K2")
 V = TypeVar("V")
-_MOST_FOUND: Final = 20
+_MAX_MATCHES: Final = 20
 
 
-class Tables(msgspec.Struct):
+class MemoryTables(msgspec.Struct):
     """All tables of a store."""
 
     numbers: dict[str, int] = {}  # the last one assigned, by what it counts
@@ -79,7 +79,7 @@ class Tables(msgspec.Struct):
     heads: dict[int, HeadRow] = {}
     branches: dict[int, BranchRow] = {}  # last_seq is valid once the session has left the branch
     messages: dict[int, dict[int, MessageRow]] = {}  # branch: seq
-    places: dict[str, tuple[tuple[int, int], ...]] = {}  # message id: (branch, seq)
+    positions: dict[str, tuple[tuple[int, int], ...]] = {}  # message id: (branch, seq)
     turns: dict[int, dict[int, TurnRow]] = {}  # session: number
     tools: dict[tuple[int, int], dict[str, ToolRow]] = {}  # (session, turn): call id, in call order
     drafts: dict[tuple[int, int], dict[int, bytes]] = {}  # (session, turn): number
@@ -92,7 +92,7 @@ class Tables(msgspec.Struct):
 class MemorySnapshot:
     """Reads of the tables; consistent while the backend's lock is held."""
 
-    def __init__(self, tables: Tables, clock: Clock) -> None:
+    def __init__(self, tables: MemoryTables, clock: Clock) -> None:
         self._tables = tables
         self._clock = clock
 
@@ -108,27 +108,27 @@ class MemorySnapshot:
         n = tables.by_id.get(id or "") if key is None else tables.by_key.get(key)
         return None if n is None else self.session(n)
 
-    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+    def owners(self, branches: Collection[int]) -> dict[int, BranchOwner]:
         """Return the sessions of these branches."""
         rows = {n: self._tables.branches[n] for n in branches if n in self._tables.branches}
         found = {n: self._owner(row.session) for n, row in rows.items()}
         return {n: owner for n, owner in found.items() if owner is not None}
 
-    def _owner(self, n: int) -> Owner | None:
+    def _owner(self, n: int) -> BranchOwner | None:
         row, head = self._tables.sessions[n], self._tables.heads.get(n)
         if head is None or row.trashed_at is not None:
             return None
-        return Owner(
+        return BranchOwner(
             n, row.id, row.scope, row.agent, row.title, row.parent, row.relation, head.branch,
             head.updated_at,
         )  # fmt: skip
 
-    def titled(self, words: Sequence[str]) -> list[Owner]:  # noqa: ARG002 - any title may match
+    def title_candidates(self, words: Sequence[str]) -> list[BranchOwner]:  # noqa: ARG002 - any title may match
         """Find sessions whose title may contain all these words: all that have a title."""
         found = (self._owner(row.n) for row in _by_number(self._tables.sessions) if row.title)
         return [owner for owner in found if owner is not None]
 
-    def relative(self, id: str) -> SessionRow | None:
+    def session_or_stub(self, id: str) -> SessionRow | None:
         """Read a session's identity by its id, including the stub of a purged session."""
         n = self._tables.by_id.get(id)
         return None if n is None else self._tables.sessions[n]
@@ -145,25 +145,27 @@ class MemorySnapshot:
             found = sorted((r for r in rows if r.id.startswith(prefix)), key=lambda r: r.id)
         else:
             found = sorted((r for r in rows if _is_titled(r, title)), key=lambda r: r.n)
-        return found[:_MOST_FOUND]
+        return found[:_MAX_MATCHES]
 
     def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
         """Find sessions in the trash by the key or title they had."""
         trash = [r for r in _by_number(self._tables.sessions) if r.trashed_at is not None]
         if key is not None:
-            return [row for row in trash if row.key == key][:_MOST_FOUND]
-        return [row for row in trash if row.title == title][:_MOST_FOUND]
+            return [row for row in trash if row.key == key][:_MAX_MATCHES]
+        return [row for row in trash if row.title == title][:_MAX_MATCHES]
 
     def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
         """Find sessions by title, ignoring case."""
-        normalized = loose(title)
+        normalized = normalize_title(title)
         found = (
             row
             for row in _by_number(self._tables.sessions)
-            if row.title is not None and loose(row.title) == normalized and row.purged_at is None
+            if row.title is not None
+            and normalize_title(row.title) == normalized
+            and row.purged_at is None
         )
         matching = (row for row in found if (row.trashed_at is not None) == trashed)
-        return list(islice(matching, _MOST_FOUND))
+        return list(islice(matching, _MAX_MATCHES))
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Count the forks and continuations of these sessions."""
@@ -182,7 +184,7 @@ class MemorySnapshot:
             if self._tables.sessions[n].trashed_at is None
             and any(turn.run_id == run_id for turn in turns.values())
         )
-        return [self._tables.sessions[n] for n in islice(found, _MOST_FOUND)]
+        return [self._tables.sessions[n] for n in islice(found, _MAX_MATCHES)]
 
     def session(self, n: int) -> SessionRow | None:
         """Read a session's identity."""
@@ -193,7 +195,9 @@ class MemorySnapshot:
         """Read a session's head row."""
         return self._tables.heads.get(n)
 
-    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+    def list_sessions(
+        self, listing: SessionFilter, *, before: int | None, limit: int
+    ) -> list[ListedSession]:
         """List by activity, newest first."""
         found = (
             (self._tables.sessions[head.session], head)
@@ -225,7 +229,7 @@ class MemorySnapshot:
                 raise Damaged(f"branch {current} is missing; run store.verify().")
             chain.append(row)
             current = row.parent
-        return joined(Step(row.n, row.fork_seq, row.session_id) for row in chain)
+        return join_path(PathBranch(row.n, row.fork_seq, row.session_id) for row in chain)
 
     def branch(self, session: int, number: int) -> BranchRow | None:
         """Read a branch by its number within its session."""
@@ -278,30 +282,30 @@ class MemorySnapshot:
         owners = {segment.branch: segment.session_id for segment in path}
         found: dict[str, tuple[str, MessageRow]] = {}
         for message_id in ids:
-            for at, seq in self._tables.places.get(message_id, ()):
-                if lies_on(path, at, seq):
+            for at, seq in self._tables.positions.get(message_id, ()):
+                if is_on_path(path, at, seq):
                     found[message_id] = (owners[at], self._tables.messages[at][seq])
         return found
 
-    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+    def stored_in_session(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
         """Find ids on all branches of a session."""
         branches = {n for n, row in self._tables.branches.items() if row.session == session}
-        positions = sorted({at for id in ids for at in self._tables.places.get(id, ())})
+        positions = sorted({at for id in ids for at in self._tables.positions.get(id, ())})
         return [(n, self._tables.messages[n][seq]) for n, seq in positions if n in branches]
 
-    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+    def count_turn_messages(self, branch: int, turn: TurnRow) -> int:
         """Count the messages of a turn on the branch where it was opened."""
         rows = self._tables.messages.get(branch, {}).values()
         return sum(row.turn == turn.number and row.seq > turn.first_seq for row in rows)
 
-    def weigh(self, session: int) -> Weight:
+    def session_size(self, session: int) -> SessionSize:
         """Count the messages on a session's own branches, and their bytes."""
         tables = self._tables
         own = {n for n, row in tables.branches.items() if row.session == session}
         rows = [row for n in own for row in tables.messages.get(n, {}).values()]
         blobs = {sha256 for n, _, sha256 in tables.blob_uses if n in own}
         size = sum(len(row.body) + len(codec.encode_text(row.id)) for row in rows)
-        return Weight(len(rows), size + sum(len(tables.blobs[sha256]) for sha256 in blobs))
+        return SessionSize(len(rows), size + sum(len(tables.blobs[sha256]) for sha256 in blobs))
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
@@ -333,9 +337,9 @@ class MemorySnapshot:
 
     def usage(self, session: int) -> list[UsageRow]:
         """Read usage by day and model, rows without a model first."""
-        return in_order(self._tables.usage.get(session, {}).values())
+        return sort_usage(self._tables.usage.get(session, {}).values())
 
-    def measured(self, model: str) -> Measured:
+    def measured(self, model: str) -> MeasuredTokens:
         """Sum reported and estimated tokens over a model's newest rows of usage."""
         found = [
             (day, session, row.measured)
@@ -343,12 +347,12 @@ class MemorySnapshot:
             for (day, row_model), row in rows.items()
             if row_model == model
         ]
-        newest = sorted(found, key=lambda row: row[:2], reverse=True)[:MEASURED_ROWS]
-        return sum((measured for *_, measured in newest), Measured())
+        newest = sorted(found, key=lambda row: row[:2], reverse=True)[:MAX_MEASURED_ROWS]
+        return sum((measured for *_, measured in newest), MeasuredTokens())
 
     def all_usage(self) -> list[UsageRow]:
         """Read the usage of every session, by day and model."""
-        return in_order(row for rows in self._tables.usage.values() for row in rows.values())
+        return sort_usage(row for rows in self._tables.usage.values() for row in rows.values())
 
     def blob(self, sha256: str) -> bytes | None:
         """Read a blob."""
@@ -362,7 +366,7 @@ class MemorySnapshot:
 class MemoryTransaction(MemorySnapshot):
     """Reads and writes; keeps an undo log of its changes."""
 
-    def __init__(self, tables: Tables, clock: Clock) -> None:
+    def __init__(self, tables: MemoryTables, clock: Clock) -> None:
         super().__init__(tables, clock)
         self._undo: list[Callable[[], object]] = []
         self._erased = False
@@ -380,28 +384,28 @@ class MemoryTransaction(MemorySnapshot):
     # ------------------------------------------------------------------ the only ways to change
 
     def _set(self, table: dict[K, V], key: K, value: V) -> None:
-        self._remember(table, key)
+        self._record_undo(table, key)
         table[key] = value
 
     def _drop(self, table: dict[K, V], key: K) -> None:
         if key in table:
-            self._remember(table, key)
+            self._record_undo(table, key)
             del table[key]
 
-    def _remember(self, table: dict[K, V], key: K) -> None:
+    def _record_undo(self, table: dict[K, V], key: K) -> None:
         """Record how to undo a change. This comes first: an interrupt may arrive in between."""
         if key in table:
             self._undo.append(partial(table.__setitem__, key, table[key]))
         else:
             self._undo.append(partial(table.pop, key, None))
 
-    def _inner(self, table: dict[K, dict[K2, V]], key: K) -> dict[K2, V]:
+    def _inner_table(self, table: dict[K, dict[K2, V]], key: K) -> dict[K2, V]:
         """Return the rows stored under a key, inserting an empty dict if there are none."""
         if key not in table:
             self._set(table, key, {})
         return table[key]
 
-    def _number(self, what: str) -> int:
+    def _next_number(self, what: str) -> int:
         """Return the next number of a sequence, which no committed transaction has returned."""
         number = self._tables.numbers.get(what, 0) + 1
         self._set(self._tables.numbers, what, number)
@@ -409,25 +413,25 @@ class MemoryTransaction(MemorySnapshot):
 
     # ---------------------------------------------------------------------------- sessions
 
-    def add_session(self, row: SessionRow, start: Start) -> int:
+    def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a session with its first branch."""
         tables = self._tables
         if row.id in tables.by_id:
-            raise _taken(f"session id {row.id!r}")
-        n = self._number("session")
+            raise _in_use_error(f"session id {row.id!r}")
+        n = self._next_number("session")
         self._set(tables.sessions, n, msgspec.structs.replace(row, n=n))
         self._set(tables.by_id, row.id, n)
-        self._name(None, msgspec.structs.replace(row, n=n))
+        self._update_key(None, msgspec.structs.replace(row, n=n))
         if row.purged_at is None:
             branch = self.add_branch(n, 1, start, row.created_at)
-            activity = self._number("activity")
+            activity = self._next_number("activity")
             head = _first_head(n, branch, start.fork_seq, activity, row.created_at)
             self._set(tables.heads, n, head)
         return n
 
-    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+    def add_branch(self, session: int, number: int, start: BranchStart, created_at: int) -> int:
         """Insert a branch."""
-        n = self._number("branch")
+        n = self._next_number("branch")
         row = BranchRow(
             n=n,
             session=session,
@@ -450,34 +454,34 @@ class MemoryTransaction(MemorySnapshot):
         row = self._tables.branches[n]
         self._set(self._tables.branches, n, msgspec.structs.replace(row, last_seq=last_seq))
 
-    def cut_branch(self, n: int, last_seq: int) -> Cut:
+    def cut_branch(self, n: int, last_seq: int) -> CutResult:
         """Erase the messages of a branch after `last_seq`, which becomes its end."""
         messages = self._tables.messages.get(n, {})
         gone = [row for seq, row in sorted(messages.items()) if seq > last_seq]
-        blobs = [self._unuse(n, row.seq) for row in gone]
+        blobs = [self._drop_blob_uses(n, row.seq) for row in gone]
         for row in gone:
             self._drop(messages, row.seq)
-            self._forget(row.id, n, row.seq)
+            self._drop_position(row.id, n, row.seq)
         if gone:
-            self._note_erasure()
+            self._count_erasure()
         self.end_branch(n, last_seq)
-        return Cut(len(gone), frozenset().union(*blobs))
+        return CutResult(len(gone), frozenset().union(*blobs))
 
-    def _note_erasure(self) -> None:
+    def _count_erasure(self) -> None:
         """Count this transaction among those that erase messages, once."""
         if not self._erased:
-            self._number("erasures")
+            self._next_number("erasures")
             self._erased = True
 
-    def _forget(self, message_id: str, branch: int, seq: int) -> None:
-        positions = self._tables.places
+    def _drop_position(self, message_id: str, branch: int, seq: int) -> None:
+        positions = self._tables.positions
         others = tuple(at for at in positions.get(message_id, ()) if at != (branch, seq))
         if others:
             self._set(positions, message_id, others)
         else:
             self._drop(positions, message_id)
 
-    def _unuse(self, branch: int, seq: int) -> frozenset[str]:
+    def _drop_blob_uses(self, branch: int, seq: int) -> frozenset[str]:
         uses = self._tables.blob_uses
         gone = [use for use in uses if use[:2] == (branch, seq)]
         for use in gone:
@@ -491,9 +495,9 @@ class MemoryTransaction(MemorySnapshot):
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message by its tombstone; return the blobs it referred to."""
-        self._note_erasure()
+        self._count_erasure()
         self._set(self._tables.messages[branch], row.seq, row)
-        return self._unuse(branch, row.seq)
+        return self._drop_blob_uses(branch, row.seq)
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
         """Erase those of these blobs that no message refers to; return their count and bytes."""
@@ -504,7 +508,7 @@ class MemoryTransaction(MemorySnapshot):
             self._drop(self._tables.blobs, sha256)
         return len(gone), size
 
-    def drop_belongings(self, session: int) -> Belongings:
+    def drop_session_rows(self, session: int) -> SessionRowCounts:
         """Erase a session's head, turns, ledger, drafts, queue and usage."""
         tables = self._tables
         turns = len(tables.turns.get(session, {}))
@@ -519,7 +523,7 @@ class MemoryTransaction(MemorySnapshot):
         self._drop(tables.turns, session)
         self._drop(tables.queue, session)
         self._drop(tables.usage, session)
-        return Belongings(turns, records, queued)
+        return SessionRowCounts(turns, records, queued)
 
     def drop_session(self, n: int) -> None:
         """Erase a session's identity."""
@@ -536,15 +540,15 @@ class MemoryTransaction(MemorySnapshot):
         if old is None:
             return
         self._set(self._tables.sessions, row.n, row)
-        self._name(old, row)
+        self._update_key(old, row)
 
-    def _name(self, old: SessionRow | None, new: SessionRow) -> None:
+    def _update_key(self, old: SessionRow | None, new: SessionRow) -> None:
         """Update the index of keys; a session in the trash does not occupy its key."""
         before, after = _live_key(old), _live_key(new)
         if before == after:
             return
         if after is not None and after in self._tables.by_key:
-            raise _taken("this key")
+            raise _in_use_error("this key")
         if before is not None:
             self._drop(self._tables.by_key, before)
         if after is not None:
@@ -553,17 +557,20 @@ class MemoryTransaction(MemorySnapshot):
     def put_head(self, row: HeadRow) -> None:
         """Replace a session's head; its activity becomes the highest of all."""
         if row.session in self._tables.heads:
-            newest = msgspec.structs.replace(row, activity=self._number("activity"))
+            newest = msgspec.structs.replace(row, activity=self._next_number("activity"))
             self._set(self._tables.heads, row.session, newest)
 
     # ---------------------------------------------------------------------------- messages
 
     def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
         """Insert messages with the seqs they have."""
-        messages, positions = self._inner(self._tables.messages, branch), self._tables.places
+        messages, positions = (
+            self._inner_table(self._tables.messages, branch),
+            self._tables.positions,
+        )
         for row in rows:
             if row.seq in messages:
-                raise _taken(f"seq {row.seq}")
+                raise _in_use_error(f"seq {row.seq}")
             self._set(messages, row.seq, row)
             self._set(positions, row.id, (*positions.get(row.id, ()), (branch, row.seq)))
 
@@ -571,9 +578,9 @@ class MemoryTransaction(MemorySnapshot):
         """Insert a blob unless it is stored, and a reference to it from this message."""
         if sha256 not in self._tables.blobs:
             self._set(self._tables.blobs, sha256, data)
-        self.refer_blob(branch, seq, sha256)
+        self.add_blob_reference(branch, seq, sha256)
 
-    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+    def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
         """Insert a reference from a message to a stored blob."""
         if sha256 not in self._tables.blobs:
             return False
@@ -582,7 +589,7 @@ class MemoryTransaction(MemorySnapshot):
 
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage by day and model."""
-        rows = self._inner(self._tables.usage, session)
+        rows = self._inner_table(self._tables.usage, session)
         key = (row.day, row.model)
         if key in rows:
             so_far = rows[key]
@@ -598,7 +605,7 @@ class MemoryTransaction(MemorySnapshot):
 
     def put_turn(self, row: TurnRow) -> None:
         """Insert or replace a turn; its token, holder, start and first seq never change."""
-        turns = self._inner(self._tables.turns, row.session)
+        turns = self._inner_table(self._tables.turns, row.session)
         if row.number in turns:
             old = turns[row.number]
             row = msgspec.structs.replace(
@@ -612,11 +619,11 @@ class MemoryTransaction(MemorySnapshot):
 
     def put_tool(self, row: ToolRow) -> None:
         """Insert or replace a row of the tool ledger; replacing keeps the order."""
-        self._set(self._inner(self._tables.tools, (row.session, row.turn)), row.call_id, row)
+        self._set(self._inner_table(self._tables.tools, (row.session, row.turn)), row.call_id, row)
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
         """Insert or replace one record of a draft."""
-        self._set(self._inner(self._tables.drafts, (session, turn)), number, record)
+        self._set(self._inner_table(self._tables.drafts, (session, turn)), number, record)
 
     def drop_draft(self, session: int, turn: int) -> None:
         """Remove a draft that became a message."""
@@ -624,7 +631,7 @@ class MemoryTransaction(MemorySnapshot):
 
     def add_queued(self, session: int, row: QueueRow) -> None:
         """Add input to the end of the queue."""
-        waiting = self._inner(self._tables.queue, session)
+        waiting = self._inner_table(self._tables.queue, session)
         number = max(waiting, default=0) + 1
         blobs = tuple(dict(row.blobs).items())
         self._set(waiting, number, QueueRow(number, row.id, row.created_at, row.body, blobs))
@@ -634,17 +641,17 @@ class MemoryTransaction(MemorySnapshot):
         self._drop(self._tables.queue.get(session, {}), number)
 
 
-class _Ended:
+class _FinishedWrite:
     """A write that ran when it was submitted."""
 
     def when_done(self, call: Callable[[], None]) -> None:
         call()
 
-    def give_up(self) -> bool:
+    def withdraw(self) -> bool:
         return False
 
 
-class _Done(_Ended, Generic[T]):
+class _SucceededWrite(_FinishedWrite, Generic[T]):
     """A submitted write that succeeded."""
 
     def __init__(self, value: T) -> None:
@@ -656,7 +663,7 @@ class _Done(_Ended, Generic[T]):
     outcome = result
 
 
-class _Failed(_Ended):
+class _FailedWrite(_FinishedWrite):
     """A submitted write that failed."""
 
     def __init__(self, error: Exception) -> None:
@@ -677,7 +684,7 @@ class MemoryBackend(Backend):
         self.readonly = readonly
         self.lease = location.lease
         self.deadline = location.deadline
-        self.tables = Tables()
+        self.tables = MemoryTables()
         self._clock = clock
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -692,11 +699,11 @@ class MemoryBackend(Backend):
             self._refuse_closed()
             return query(MemorySnapshot(self.tables, self._clock))
 
-    def write(self, operation: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002 - all are
+    def write(self, operation: Operation[T], *, alone: bool = False) -> T:  # noqa: ARG002 - all are
         """Run an operation, and undo it if it raises."""
-        return undisturbed(partial(self._write, operation))
+        return defer_signals(partial(self._write, operation))
 
-    def _write(self, operation: Verb[T]) -> T:
+    def _write(self, operation: Operation[T]) -> T:
         with self._lock:
             self._refuse_write()
             tx = MemoryTransaction(self.tables, self._clock)
@@ -710,13 +717,13 @@ class MemoryBackend(Backend):
                 self._changed.notify_all()
             return result
 
-    def submit(self, operation: Verb[T]) -> Pending[T]:
+    def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Run an operation at once, since it waits for no disk."""
         self._refuse_write()
         try:
-            return _Done(self.write(operation))
+            return _SucceededWrite(self.write(operation))
         except Exception as error:  # noqa: BLE001 - kept for its caller
-            return _Failed(error)
+            return _FailedWrite(error)
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until something was written since `seen`."""
@@ -741,7 +748,7 @@ class MemoryBackend(Backend):
 
     # ----------------------------------------------------------------------------- whole store
 
-    def scrub(self) -> tuple[str, ...]:
+    def wipe(self) -> tuple[str, ...]:
         """Do nothing: erased messages leave no bytes behind."""
         self._refuse_write()
         return ()
@@ -755,15 +762,15 @@ class MemoryBackend(Backend):
         """Read everything and report what is damaged."""
         with self._lock:
             self._refuse_closed()
-            return list(_damage(self.tables, MemorySnapshot(self.tables, self._clock)))
+            return list(_find_damage(self.tables, MemorySnapshot(self.tables, self._clock)))
 
     def salvage(self, to: str) -> SalvageReport:
         """Raise `Invalid`: there is no file that could be damaged."""
-        raise _no_file("salvage", to)
+        raise _no_file_error("salvage", to)
 
     def backup(self, to: str) -> BackupReport:
         """Raise `Invalid`: there is no file to copy."""
-        raise _no_file("back up", to)
+        raise _no_file_error("back up", to)
 
     def stats(self) -> Stats:
         """Count what is there."""
@@ -781,15 +788,15 @@ class MemoryBackend(Backend):
                 blob_bytes=sum(len(data) for data in tables.blobs.values()),
                 file_bytes=0,
                 growth=_growth(tables, snapshot),
-                days=sum_by_day(_spent(snapshot)),
+                days=sum_by_day(_usage_by_day(snapshot)),
             )
 
-    def health(self) -> list[Check]:
+    def health(self) -> list[HealthCheck]:
         """Report that nothing here outlives the process."""
         self._refuse_closed()
         return [
-            Check("backend", "memory"),
-            Check("durability", "none: nothing survives this process"),
+            HealthCheck("backend", "memory"),
+            HealthCheck("durability", "none: nothing survives this process"),
         ]
 
     @property
@@ -801,7 +808,7 @@ class MemoryBackend(Backend):
         """Drop all tables and wake all threads in `wait`."""
         with self._lock:
             self._closed = True
-            self.tables = Tables()
+            self.tables = MemoryTables()
             self._changed.notify_all()
 
 
@@ -827,7 +834,7 @@ def _first_head(n: int, branch: int, seq: int, activity: int, created_at: int) -
     )
 
 
-def _growth(tables: Tables, snapshot: MemorySnapshot) -> tuple[Growth, ...]:
+def _growth(tables: MemoryTables, snapshot: MemorySnapshot) -> tuple[Growth, ...]:
     """Count sessions by the day they were created, and the messages they hold."""
     days: dict[int, tuple[int, int]] = {}
     for n in tables.heads:
@@ -838,7 +845,7 @@ def _growth(tables: Tables, snapshot: MemorySnapshot) -> tuple[Growth, ...]:
     return tuple(Growth(to_day(day), *counts) for day, counts in sorted(days.items()))
 
 
-def _spent(snapshot: MemorySnapshot) -> list[tuple[int, str | None, Usage, int]]:
+def _usage_by_day(snapshot: MemorySnapshot) -> list[tuple[int, str | None, Usage, int]]:
     rows = snapshot.all_usage()
     return [(row.day, row.model, row.usage, row.cost) for row in rows]
 
@@ -855,11 +862,11 @@ def _live_key(row: SessionRow | None) -> str | None:
     return None if row is None or row.trashed_at is not None else row.key
 
 
-def _taken(what: str) -> StoreUnavailable:
+def _in_use_error(what: str) -> StoreUnavailable:
     return StoreUnavailable(f"{what} is already in use; nothing was stored.")
 
 
-def _no_file(what: str, to: str) -> Invalid:
+def _no_file_error(what: str, to: str) -> Invalid:
     return Invalid(
         f"cannot {what} an in-memory store to {to!r}: it has no file; nothing was written. Open a "
         "store in a file from the start, for example holdfast.open('agent.db')."
@@ -869,13 +876,13 @@ def _no_file(what: str, to: str) -> Invalid:
 # ------------------------------------------------------------------------------------ verifying
 
 
-def _damage(tables: Tables, snapshot: MemorySnapshot) -> Iterator[Damage]:
+def _find_damage(tables: MemoryTables, snapshot: MemorySnapshot) -> Iterator[Damage]:
     for n in sorted(tables.branches):
         branch = snapshot.find_branch(n)
         if branch is not None:
-            yield from _damage_of_branch(tables, branch)
+            yield from _find_branch_damage(tables, branch)
     for sha256, data in tables.blobs.items():
-        if codec.digest(data) != sha256:
+        if codec.sha256_hex(data) != sha256:
             yield Damage(what=f"blob {sha256} does not fit its hash")
     for n, seq, sha256 in tables.blob_uses:
         if sha256 not in tables.blobs:
@@ -883,7 +890,7 @@ def _damage(tables: Tables, snapshot: MemorySnapshot) -> Iterator[Damage]:
             yield Damage(what=f"blob {sha256} is missing", session_id=owner, seq=seq)
 
 
-def _damage_of_branch(tables: Tables, branch: BranchRow) -> Iterator[Damage]:
+def _find_branch_damage(tables: MemoryTables, branch: BranchRow) -> Iterator[Damage]:
     owner, rows = branch.session_id, tables.messages.get(branch.n, {})
     for seq in range(branch.fork_seq + 1, branch.last_seq + 1):
         row = rows.get(seq)

@@ -28,7 +28,7 @@ from holdfast.values import (
     BranchReason,
     Damage,
     Holder,
-    Measured,
+    MeasuredTokens,
     Relation,
     SalvageReport,
     Scan,
@@ -41,9 +41,9 @@ from holdfast.values import (
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-At = TypeVar("At")
+SnapshotT = TypeVar("SnapshotT")
 
-MEASURED_ROWS: Final = 64
+MAX_MEASURED_ROWS: Final = 64
 
 
 class SessionRow(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class HeadRow(msgspec.Struct, frozen=True):
     queued: int
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class BranchStart(msgspec.Struct, frozen=True, kw_only=True):
     """Where a new branch starts: after message `fork_seq`, which is on branch `parent`."""
 
     parent: int | None = None
@@ -123,7 +123,7 @@ class BranchRow(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
-class Owner(msgspec.Struct, frozen=True, gc=False):
+class BranchOwner(msgspec.Struct, frozen=True, gc=False):
     """What a search reads of a session first: its identity, and its current branch.
 
     It is read for many sessions at once, without verifying checksums; the rows of hits that are
@@ -141,14 +141,14 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
     updated_at: int
 
 
-class Cut(msgspec.Struct, frozen=True):
+class CutResult(msgspec.Struct, frozen=True):
     """What `cut_branch` erased: how many messages, and the blobs they referred to."""
 
     messages: int
     blobs: frozenset[str]
 
 
-class Belongings(msgspec.Struct, frozen=True):
+class SessionRowCounts(msgspec.Struct, frozen=True):
     """How many rows were erased together with a session."""
 
     turns: int
@@ -156,7 +156,7 @@ class Belongings(msgspec.Struct, frozen=True):
     queued: int
 
 
-class Weight(msgspec.Struct, frozen=True):
+class SessionSize(msgspec.Struct, frozen=True):
     """How many messages a session wrote, and the approximate size of them and their files."""
 
     messages: int
@@ -221,15 +221,15 @@ class UsageRow(msgspec.Struct, frozen=True):
     model: str | None
     usage: Usage
     cost: int
-    measured: Measured = Measured()
+    measured: MeasuredTokens = MeasuredTokens()
 
 
-def in_order(rows: Iterable[UsageRow]) -> list[UsageRow]:
+def sort_usage(rows: Iterable[UsageRow]) -> list[UsageRow]:
     """Return usage sorted by day and model, rows without a model first."""
     return sorted(rows, key=lambda row: (row.day, row.model is not None, row.model or ""))
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
+class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions to list: those that match every field that is not `None`.
 
     `since` (inclusive) and `until` (exclusive) bound the time of the last write, `busy` is whether
@@ -264,11 +264,11 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
             and (self.delegates or row.relation != "delegate")
             and (self.since is None or head.updated_at >= self.since)
             and (self.until is None or head.updated_at < self.until)
-            and (self.text is None or _shows(self.text, row.title, head.preview, row.key))
+            and (self.text is None or _contains(self.text, row.title, head.preview, row.key))
         )
 
     @property
-    def open_to_all(self) -> bool:
+    def includes_damaged(self) -> bool:
         """Whether no filter is set that unreadable sessions might fail: then they are listed."""
         filters = (self.scope, self.agent, self.cwd, self.text, self.since, self.until, self.busy)
         return all(value is None for value in filters) and not (
@@ -276,11 +276,11 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _shows(text: str, *shown: str | None) -> bool:
+def _contains(text: str, *shown: str | None) -> bool:
     return any(text.lower() in (value or "").lower() for value in shown)
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UnreadableSession(msgspec.Struct, frozen=True):
     """Stands in a list for a session whose rows cannot be read.
 
     It has what could be read: perhaps the id, and the rows without a valid checksum.
@@ -293,7 +293,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     head: HeadRow | None = None
 
 
-Listed: TypeAlias = tuple[SessionRow, HeadRow] | Unreadable
+ListedSession: TypeAlias = tuple[SessionRow, HeadRow] | UnreadableSession
 
 
 class Snapshot(Protocol):
@@ -329,11 +329,11 @@ class Snapshot(Protocol):
         """
         ...
 
-    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+    def owners(self, branches: Collection[int]) -> dict[int, BranchOwner]:
         """Return the sessions of these branches, except those in the trash or purged."""
         ...
 
-    def titled(self, words: Sequence[str]) -> list[Owner]:
+    def title_candidates(self, words: Sequence[str]) -> list[BranchOwner]:
         """Find sessions not in the trash whose title may contain all these words.
 
         Words are in lower case and without accents. Every title that contains all of them is
@@ -341,7 +341,7 @@ class Snapshot(Protocol):
         """
         ...
 
-    def relative(self, id: str) -> SessionRow | None:
+    def session_or_stub(self, id: str) -> SessionRow | None:
         """Read a session's identity by its id, including the stub of a purged session."""
         ...
 
@@ -361,7 +361,9 @@ class Snapshot(Protocol):
         """Read a session's head row."""
         ...
 
-    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+    def list_sessions(
+        self, listing: SessionFilter, *, before: int | None, limit: int
+    ) -> list[ListedSession]:
         """List sessions by activity, newest first, with an activity number below `before`."""
         ...
 
@@ -408,15 +410,15 @@ class Snapshot(Protocol):
         """Find ids in a branch's history; each with the id of the session that wrote it."""
         ...
 
-    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+    def stored_in_session(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
         """Find ids on all branches of a session; each with its branch, the oldest first."""
         ...
 
-    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+    def count_turn_messages(self, branch: int, turn: TurnRow) -> int:
         """Count the messages of a turn on the branch where it was opened."""
         ...
 
-    def weigh(self, session: int) -> Weight:
+    def session_size(self, session: int) -> SessionSize:
         """Count the messages on a session's own branches, and the bytes of them and their blobs."""
         ...
 
@@ -448,7 +450,7 @@ class Snapshot(Protocol):
         """Read usage by day and model."""
         ...
 
-    def measured(self, model: str) -> Measured:
+    def measured(self, model: str) -> MeasuredTokens:
         """Sum reported and estimated tokens over a model's newest `MEASURED_ROWS` rows of usage.
 
         Newest is by day, then by session.
@@ -470,7 +472,7 @@ class Snapshot(Protocol):
 class Transaction(Snapshot, Protocol):
     """Reads and writes that happen together or not at all."""
 
-    def add_session(self, row: SessionRow, start: Start) -> int:
+    def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a session with its first branch; return its number (`row.n` is ignored).
 
         Its head is where the branch starts. A session with `purged_at` has no head.
@@ -485,7 +487,7 @@ class Transaction(Snapshot, Protocol):
         """Replace a session's head; its activity becomes the highest, not `row.activity`."""
         ...
 
-    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+    def add_branch(self, session: int, number: int, start: BranchStart, created_at: int) -> int:
         """Insert a branch; return the backend's number for it."""
         ...
 
@@ -493,7 +495,7 @@ class Transaction(Snapshot, Protocol):
         """Record where a branch ends that its session is leaving."""
         ...
 
-    def cut_branch(self, n: int, last_seq: int) -> Cut:
+    def cut_branch(self, n: int, last_seq: int) -> CutResult:
         """Erase the messages of a branch after `last_seq`, which becomes its end."""
         ...
 
@@ -512,7 +514,7 @@ class Transaction(Snapshot, Protocol):
         """Erase those of these blobs that no message refers to; return their count and bytes."""
         ...
 
-    def drop_belongings(self, session: int) -> Belongings:
+    def drop_session_rows(self, session: int) -> SessionRowCounts:
         """Erase a session's head, turns, ledger, drafts, queue and usage."""
         ...
 
@@ -528,7 +530,7 @@ class Transaction(Snapshot, Protocol):
         """Insert a blob unless it is stored, and a reference to it from this message."""
         ...
 
-    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+    def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
         """Insert a reference from a message to a stored blob; false if it is not stored."""
         ...
 
@@ -561,14 +563,16 @@ class Transaction(Snapshot, Protocol):
         ...
 
 
-Verb: TypeAlias = Callable[[Transaction], T]
+Operation: TypeAlias = Callable[[Transaction], T]
 Query: TypeAlias = Callable[[Snapshot], T]
 
 
-Look: TypeAlias = Literal["session", "usage", "summary", "turn", "tools", "draft", "opening"]
+PrefetchItem: TypeAlias = Literal[
+    "session", "usage", "summary", "turn", "tools", "draft", "opening"
+]
 
 
-class Foresight(msgspec.Struct, frozen=True):
+class Prefetch(msgspec.Struct, frozen=True):
     """Prefetch hint: what an operation or a query will read, known before it runs.
 
     A remote database can read all of it in one round trip, also for many operations at once. A
@@ -578,32 +582,32 @@ class Foresight(msgspec.Struct, frozen=True):
     session: int  # its head
     ids: tuple[str, ...] = ()  # messages looked up by id in its history
     newest: int = 0  # how many messages at the end of its history
-    looks: tuple[Look, ...] = ()  # what else of the session, and of this turn
+    items: tuple[PrefetchItem, ...] = ()  # what else of the session, and of this turn
     turn: int = 0
 
 
-class Foreseen(Generic[At, T]):
+class Prefetched(Generic[SnapshotT, T]):
     """An operation or a query with a prefetch hint, if one is known.
 
     A query of this kind has no side effects, so it may be run again from the start, as operations
     may.
     """
 
-    def __init__(self, run: Callable[[At], T], sight: Foresight | None = None) -> None:
+    def __init__(self, run: Callable[[SnapshotT], T], sight: Prefetch | None = None) -> None:
         self._run = run
-        self.sight = sight
+        self.prefetch = sight
 
-    def __call__(self, at: At) -> T:
+    def __call__(self, at: SnapshotT) -> T:
         """Run it on a snapshot or transaction."""
         return self._run(at)
 
 
-def sight_of(run: object) -> Foresight | None:
+def prefetch_of(run: object) -> Prefetch | None:
     """Return the prefetch hint of an operation or a query, if it has one."""
-    return run.sight if isinstance(run, Foreseen) else None
+    return run.prefetch if isinstance(run, Prefetched) else None
 
 
-class Pending(Protocol[T_co]):
+class PendingWrite(Protocol[T_co]):
     """A submitted write."""
 
     def result(self) -> T_co:
@@ -618,12 +622,12 @@ class Pending(Protocol[T_co]):
         """Return the result of a write that is done, or raise its error."""
         ...
 
-    def give_up(self) -> bool:
+    def withdraw(self) -> bool:
         """Withdraw it; false if it has started."""
         ...
 
 
-class Check(msgspec.Struct, frozen=True):
+class HealthCheck(msgspec.Struct, frozen=True):
     """One line of the report of `doctor`."""
 
     name: str
@@ -632,7 +636,7 @@ class Check(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
-class Rows(Protocol):
+class PendingRows(Protocol):
     """The result of a statement that was sent."""
 
     def fetchall(self) -> list[tuple[Any, ...]]:
@@ -640,7 +644,7 @@ class Rows(Protocol):
         ...
 
 
-class TableLink(Protocol):
+class IndexConnection(Protocol):
     """A connection to the tables of a search index. It raises the errors of the store.
 
     The tables of the log are in the same database, so a search can read both in one snapshot.
@@ -658,7 +662,7 @@ class TableLink(Protocol):
         """Execute a statement and return its rows."""
         ...
 
-    def send(self, text: str, values: Sequence[object] = ()) -> Rows:
+    def send(self, text: str, values: Sequence[object] = ()) -> PendingRows:
         """Send a statement; its rows, or its error, come with `fetchall`."""
         ...
 
@@ -674,7 +678,7 @@ class TableLink(Protocol):
         """Release the connection, in whatever state it is."""
         ...
 
-    def foresee(self, places: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
+    def prefetch(self, places: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
         """Prefetch messages and titles of the log, and its highest activity."""
         ...
 
@@ -693,7 +697,7 @@ class TableLink(Protocol):
         ...
 
 
-class Tables(Protocol):
+class IndexTables(Protocol):
     """Tables of a database for the search index of one tenant.
 
     `code` is the prefix of the tenant's index terms, which keeps tenants apart.
@@ -702,7 +706,7 @@ class Tables(Protocol):
     shown: str
     code: str
 
-    def connect(self) -> TableLink:
+    def connect(self) -> IndexConnection:
         """Return a connection, which is opened when it is first used."""
         ...
 
@@ -731,12 +735,12 @@ class Backend(ABC):
         """
         return None
 
-    def index_tables(self) -> Tables | None:
+    def index_tables(self) -> IndexTables | None:
         """Return the tables for a search index, if it is not kept in a file."""
         return None
 
     @abstractmethod
-    def write(self, operation: Verb[T], *, alone: bool = False) -> T:
+    def write(self, operation: Operation[T], *, alone: bool = False) -> T:
         """Run an operation and return its result; durable when this returns.
 
         An operation that reads many sessions before it erases must run `alone`: no other operation
@@ -745,7 +749,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def submit(self, operation: Verb[T]) -> Pending[T]:
+    def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Queue an operation and return without waiting for it."""
 
     @abstractmethod
@@ -756,7 +760,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def scrub(self) -> tuple[str, ...]:
+    def wipe(self) -> tuple[str, ...]:
         """Wipe the bytes of erased messages; return what still holds some, and what to do."""
 
     @abstractmethod
@@ -783,7 +787,7 @@ class Backend(ABC):
         """Count what is there."""
 
     @abstractmethod
-    def health(self) -> list[Check]:
+    def health(self) -> list[HealthCheck]:
         """Check how the database is set up, for `doctor`."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.clock import Clock
 from holdfast.errors import UnknownBackend
 from holdfast.storage.protocol import Backend
-from holdfast.url import Durability, Location, no_backend
+from holdfast.url import Durability, Location, no_backend_error
 
 
 def open_backend(
@@ -36,20 +36,24 @@ def open_backend(
         return PostgresBackend(
             location, tenant=tenant, durability=durability, readonly=readonly, clock=clock
         )
-    raise no_backend(location.scheme)
+    raise no_backend_error(location.scheme)
 
 
-def file_of(location: Location) -> Path | None:
+def store_file(location: Location) -> Path | None:
     """Return the path of a store's file; `None` if it is not kept in a local file."""
     return Path(location.address).absolute() if location.scheme == "sqlite" else None
 
 
-def empty_place(location: Location) -> str | None:
+def missing_store(location: Location) -> str | None:
     """Return the address if there is no store there yet, else `None`. Creates nothing."""
     if location.scheme == "sqlite":
         from holdfast.storage.sqlite import location as file_location  # noqa: PLC0415
 
-        return None if file_location.check(Path(location.address).absolute()) else location.address
+        return (
+            None
+            if file_location.check_file(Path(location.address).absolute())
+            else location.address
+        )
     if location.scheme == "postgresql":
         try:
             from holdfast.storage.postgres.backend import missing_store  # noqa: PLC0415

@@ -14,7 +14,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.agent.models.protocol import Called, Delta, Request, Said, Spent, Stopped, ToolSupport
+from holdfast.agent.models.protocol import (
+    Delta,
+    ModelRequest,
+    ReplyEnd,
+    ReplyText,
+    ReplyToolCall,
+    ReplyUsage,
+    ToolSupport,
+)
 from holdfast.errors import ModelFailed
 from holdfast.values import JSON, Provider, Usage
 
@@ -37,8 +45,8 @@ Script: TypeAlias = Sequence[Step]
 
 def say(*texts: str, usage: Usage | None = None) -> list[Step]:
     """Return the script of a text reply."""
-    spent = [] if usage is None else [Spent(usage)]
-    return [*map(Said, texts), *spent, Stopped("stop")]
+    spent = [] if usage is None else [ReplyUsage(usage)]
+    return [*map(ReplyText, texts), *spent, ReplyEnd("stop")]
 
 
 def call(name: str, arguments: JSON = None, *, id: str = "") -> list[Step]:
@@ -48,7 +56,7 @@ def call(name: str, arguments: JSON = None, *, id: str = "") -> list[Step]:
 
 def calls(*wanted: tuple[str, str, JSON]) -> list[Step]:
     """Return the script of a reply that calls several tools: id, name and arguments of each."""
-    return [*(Called(*one) for one in wanted), Stopped("calls")]
+    return [*(ReplyToolCall(*one) for one in wanted), ReplyEnd("calls")]
 
 
 class ScriptedModel:
@@ -69,7 +77,7 @@ class ScriptedModel:
         self.context = context
         self.max_output = max_output
         self.tools: ToolSupport = tools
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
         self.closed = False
         self._scripts = list(scripts)
 
@@ -77,7 +85,7 @@ class ScriptedModel:
         """Add scripts."""
         self._scripts.extend(scripts)
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Play the next script."""
         self.requests.append(request)
         if not self._scripts:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from holdfast.clock import Clock
 from holdfast.errors import Damaged
-from holdfast.operations.history import Report
+from holdfast.operations.history import DamageCallback
 from holdfast.storage.protocol import Backend
 from holdfast.transfer.export import Progress, export
-from holdfast.transfer.import_file import Source
+from holdfast.transfer.import_file import ImportFile
 from holdfast.transfer.survey import Survey, Surveyor
 from holdfast.values import Damage, ExportReport
 
@@ -25,7 +25,7 @@ def archive(
     messages: Mapping[str, int],
     *,
     progress: Progress | None,
-    report: Report,
+    report: DamageCallback,
 ) -> tuple[ExportReport, dict[str, str]]:
     """Write sessions to a new file and verify it; `messages` counts each session's own messages.
 
@@ -47,32 +47,34 @@ def archive(
         progress=progress,
         report=note,
     )
-    return written, _unlike(messages, check(written), damages)
+    return written, _unreliable_sessions(messages, verify_export(written), damages)
 
 
-def check(written: ExportReport) -> Survey:
+def verify_export(written: ExportReport) -> Survey:
     """Read an export back; raise `Damaged` if it is not what was written."""
-    with Source(written.path) as source:
+    with ImportFile(written.path) as source:
         surveyor = Surveyor(source)
         for line in source.lines():
             surveyor.add(line)
         found = surveyor.finish()
     there = sum(section.messages for section in found.sections.values())
     if there != written.messages or len(found.blobs) != written.blobs:
-        raise _not_whole(written, "it does not contain what was written to it")
-    for damage in (*found.damage.values(), *found.extra):
-        raise _not_whole(written, damage.what)
+        raise _verification_failed(written, "it does not contain what was written to it")
+    for damage in (*found.damage.values(), *found.other_damage):
+        raise _verification_failed(written, damage.what)
     return found
 
 
-def _not_whole(written: ExportReport, why: str) -> Damaged:
+def _verification_failed(written: ExportReport, why: str) -> Damaged:
     return Damaged(
         f"{written.path} was written but did not pass verification: {why}. Nothing else was "
         "changed. Delete it and try again; if it fails again, use another disk."
     )
 
 
-def _unlike(messages: Mapping[str, int], found: Survey, damages: list[Damage]) -> dict[str, str]:
+def _unreliable_sessions(
+    messages: Mapping[str, int], found: Survey, damages: list[Damage]
+) -> dict[str, str]:
     """Return the sessions that changed since they were counted, or are damaged, and why."""
     unlike: dict[str, str] = {}
     for id, count in messages.items():

@@ -28,26 +28,26 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import msgspec
 
 from holdfast.errors import Damaged, Diverged, HoldfastError, Invalid, ReadOnly
-from holdfast.operations.history import Report
-from holdfast.operations.session_copy import Brought, Original, bring, refuse_unlike
-from holdfast.operations.session_import import in_order
+from holdfast.operations.history import DamageCallback
+from holdfast.operations.session_copy import CopyResult, CopySource, copy_sessions, refuse_diverged
+from holdfast.operations.session_import import restore_list_order
 from holdfast.storage.protocol import Backend, Query, Snapshot
-from holdfast.transfer.export import Plan, Progress, every_session
-from holdfast.transfer.import_ import Meter, patiently
-from holdfast.transfer.store_source import Print, Rows
-from holdfast.values import Contents, CopyReport, Damage
+from holdfast.transfer.export import ExportPlan, Progress, all_sessions
+from holdfast.transfer.import_ import ProgressMeter, run_without_deadline
+from holdfast.transfer.store_source import SessionDigest, StoreSource
+from holdfast.values import CopyReport, Damage, StoreContents
 
 T = TypeVar("T")
-_PASSES: Final = 3  # Those that read messages: compare, copy, verify.
-_PACE: Final = 1_000
-_FAMILIES_AT_ONCE: Final = 50
-_MESSAGES_AT_ONCE: Final = 2_000
-_HEADS_AT_ONCE: Final = 500
-_END: Final = object()
+_MESSAGE_PASSES: Final = 3  # Those that read messages: compare, copy, verify.
+_PROGRESS_MESSAGES: Final = 1_000
+_MAX_BATCH_FAMILIES: Final = 50
+_MAX_BATCH_MESSAGES: Final = 2_000
+_REORDER_BATCH_SESSIONS: Final = 500
+_EXHAUSTED: Final = object()
 
 
 def copy(
-    source: Backend, target: Backend, *, progress: Progress | None, report: Report
+    source: Backend, target: Backend, *, progress: Progress | None, report: DamageCallback
 ) -> CopyReport:
     """Copy every session of `source` into `target`, then compare both stores."""
     if source is target:
@@ -73,71 +73,75 @@ class Batch(msgspec.Struct):
 
     def has_room(self, messages: int) -> bool:
         """True if a family with this many messages still fits into the batch."""
-        few = len(self.families) < _FAMILIES_AT_ONCE
-        return few and self.messages + messages <= _MESSAGES_AT_ONCE
+        few = len(self.families) < _MAX_BATCH_FAMILIES
+        return few and self.messages + messages <= _MAX_BATCH_MESSAGES
 
 
-class Pair(NamedTuple):
+class DigestPair(NamedTuple):
     """The digests of one session in the source and in the target, if it is there."""
 
-    ours: Print
-    theirs: Print | None
+    source: SessionDigest
+    target: SessionDigest | None
 
 
 class _Copy:
     """One run of `copy`."""
 
     def __init__(
-        self, source: Backend, target: Backend, progress: Progress | None, report: Report
+        self, source: Backend, target: Backend, progress: Progress | None, report: DamageCallback
     ) -> None:
         self._source = source
         self._target = target
         self._report = report
         self._damage: dict[Damage, None] = {}
-        self._stamps: dict[str, int | None] = {}  # As copied, or as compared.
+        self._change_stamps: dict[str, int | None] = {}  # As copied, or as compared.
         self._added = self._renewed = self._unchanged = 0
         self._order, self._batches = source.read(self._plan)
-        self._coming = frozenset(self._order)
-        self._done = 0
-        total = _PASSES * sum(batch.messages for batch in self._batches)
-        self._meter = Meter(total, progress, _PACE)
+        self._source_ids = frozenset(self._order)
+        self._messages_done = 0
+        total = _MESSAGE_PASSES * sum(batch.messages for batch in self._batches)
+        self._meter = ProgressMeter(total, progress, _PROGRESS_MESSAGES)
 
     def run(self) -> CopyReport:
         """Run all passes."""
         missing: list[Batch] = []
         refused: dict[str, str] = {}
         for batch in self._batches:
-            self._sparing(batch, lambda some: self._compare(some, missing, refused))
-            self._pass(batch)
+            self._skip_damaged_families(batch, lambda some: self._compare(some, missing, refused))
+            self._count_batch(batch)
         if refused:
             raise Diverged(refused)
         for batch in missing:
-            self._sparing(batch, self._bring)
-            self._pass(batch)
-        self._put_in_order()
-        self._meter.go_to((_PASSES - 1) * sum(batch.messages for batch in self._batches))
+            self._skip_damaged_families(batch, self._copy_batch)
+            self._count_batch(batch)
+        self._reorder_target()
+        self._meter.advance_to(
+            (_MESSAGE_PASSES - 1) * sum(batch.messages for batch in self._batches)
+        )
         report = self._verify()
         self._meter.finish()
         return report
 
-    def _pass(self, batch: Batch) -> None:
+    def _count_batch(self, batch: Batch) -> None:
         """Count a batch as done in the progress, even if parts of it were not read."""
-        self._done += batch.messages
-        self._meter.go_to(self._done)
+        self._messages_done += batch.messages
+        self._meter.advance_to(self._messages_done)
 
-    def _note(self, damage: Damage) -> None:
+    def _record_damage(self, damage: Damage) -> None:
         """Record and report damage found in the source."""
         self._damage[damage] = None
         self._report(damage)
 
     def _plan(self, snapshot: Snapshot) -> tuple[list[str], list[Batch]]:
         """Return all session ids in list order, and the families grouped into batches."""
-        sessions = every_session(snapshot, self._note)
+        sessions = all_sessions(snapshot, self._record_damage)
         names = dict(sessions)
         try:
-            plan = Plan(snapshot, list(names))
+            plan = ExportPlan(snapshot, list(names))
         except Damaged:
-            plan = Plan(snapshot, [n for n in names if self._is_readable(snapshot, n, names[n])])
+            plan = ExportPlan(
+                snapshot, [n for n in names if self._is_readable(snapshot, n, names[n])]
+            )
         batches: list[Batch] = []
         for family in plan.families:
             if not batches or not batches[-1].has_room(family.messages):
@@ -149,77 +153,81 @@ class _Copy:
     def _is_readable(self, snapshot: Snapshot, n: int, id: str) -> bool:
         """True if the branches of a session, and their ancestors, can be read."""
         try:
-            Plan(snapshot, [n])
+            ExportPlan(snapshot, [n])
         except Damaged as error:
-            self._leave_out(id, error)
+            self._record_skipped(id, error)
             return False
         return True
 
-    def _leave_out(self, id: str, error: Damaged) -> None:
-        self._note(Damage(what=f"it was not copied: {error}", session_id=id))
+    def _record_skipped(self, id: str, error: Damaged) -> None:
+        self._record_damage(Damage(what=f"it was not copied: {error}", session_id=id))
 
     # ------------------------------------------------------------------------- the two stores
 
-    def _sparing(self, batch: Batch, work: Callable[[Batch], None]) -> None:
+    def _skip_damaged_families(self, batch: Batch, work: Callable[[Batch], None]) -> None:
         """Process a batch; on damage, retry family by family and skip only the damaged ones."""
         try:
             work(batch)
         except Damaged as error:
             if len(batch.families) > 1:
                 for family in batch.families:
-                    self._sparing(Batch([family]), work)
+                    self._skip_damaged_families(Batch([family]), work)
                 return
             for id in batch.ids:
-                self._leave_out(id, error)
+                self._record_skipped(id, error)
 
-    def _ask(self, query: Query[T]) -> T:
+    def _read_target(self, query: Query[T]) -> T:
         """Run a query on the target."""
-        return _of_target(lambda: self._target.read(query))
+        return _call_target(lambda: self._target.read(query))
 
-    def _pairs(self, batch: Batch, sound: Sound) -> dict[str, Pair]:
+    def _digest_both(self, batch: Batch, sound: BlobChecks) -> dict[str, DigestPair]:
         """Return the digests of a batch's sessions in the source and in the target."""
         reach: dict[str, dict[int, int]] = {}
 
-        def of_source(snapshot: Snapshot) -> dict[str, Print]:
-            rows = Rows(snapshot, self._note, self._meter.step, sound.ours)
+        def of_source(snapshot: Snapshot) -> dict[str, SessionDigest]:
+            rows = StoreSource(snapshot, self._record_damage, self._meter.advance, sound.source)
             digests = {}
             for session in (one for family in rows.families(batch.ids) for one in family):
-                reach[session.name] = {one.number: one.last_seq for one in session.branches}
-                digests[session.name] = rows.summed_up(session)
+                reach[session.source_id] = {one.number: one.last_seq for one in session.branches}
+                digests[session.source_id] = rows.digest(session)
             return digests
 
-        def of_target(snapshot: Snapshot) -> dict[str, Print]:
-            rows = Rows(snapshot, _nobody, _nothing, sound.theirs)
-            copies = {id: rows.there(id, last_seqs) for id, last_seqs in reach.items()}
-            return {id: rows.summed_up(one) for id, one in copies.items() if one is not None}
+        def of_target(snapshot: Snapshot) -> dict[str, SessionDigest]:
+            rows = StoreSource(snapshot, _ignore_damage, _ignore_progress, sound.target)
+            copies = {id: rows.find(id, last_seqs) for id, last_seqs in reach.items()}
+            return {id: rows.digest(one) for id, one in copies.items() if one is not None}
 
         originals = self._source.read(of_source)
-        copies = self._ask(of_target)
-        return {id: Pair(digest, copies.get(id)) for id, digest in originals.items()}
+        copies = self._read_target(of_target)
+        return {id: DigestPair(digest, copies.get(id)) for id, digest in originals.items()}
 
     # ------------------------------------------------------------------------------ the passes
 
     def _compare(self, batch: Batch, missing: list[Batch], refused: dict[str, str]) -> None:
         """Compare a batch with the target; add to `missing` and `refused` what is to be done."""
         same: set[str] = set()
-        pairs: dict[str, Pair] = {}
-        if self._ask(lambda snapshot: any(snapshot.relative(id) for id in batch.ids)):
-            pairs = self._pairs(batch, Sound({}, {}))
+        pairs: dict[str, DigestPair] = {}
+        if self._read_target(
+            lambda snapshot: any(snapshot.session_or_stub(id) for id in batch.ids)
+        ):
+            pairs = self._digest_both(batch, BlobChecks({}, {}))
         for id, pair in pairs.items():
-            if pair.theirs is not None and pair.ours.digest == pair.theirs.digest:
+            if pair.target is not None and pair.source.digest == pair.target.digest:
                 same.add(id)
-                self._stamps[id] = pair.ours.stamp
-                self._unchanged += not pair.ours.husk
+                self._change_stamps[id] = pair.source.change_stamp
+                self._unchanged += not pair.source.is_stub
         if same.issuperset([*batch.ids, *pairs]):
             return
         missing.append(batch)
 
         def check(snapshot: Snapshot) -> None:
-            rows = Rows(snapshot, self._note, self._meter.step)
+            rows = StoreSource(snapshot, self._record_damage, self._meter.advance)
             sessions = [one for family in rows.families(batch.ids) for one in family]
-            others = [session for session in sessions if session.name not in same]
-            guarded = _guarded(rows)
-            self._ask(lambda target: refuse_unlike(target, others, guarded, self._is_coming))
+            others = [session for session in sessions if session.source_id not in same]
+            guarded = _source_proxy(rows)
+            self._read_target(
+                lambda target: refuse_diverged(target, others, guarded, self._is_in_source)
+            )
 
         try:
             self._source.read(check)
@@ -228,44 +236,53 @@ class _Copy:
                 raise
             refused |= failed.error.reasons
 
-    def _is_coming(self, id: str) -> bool:
-        return id in self._coming
+    def _is_in_source(self, id: str) -> bool:
+        return id in self._source_ids
 
-    def _bring(self, batch: Batch) -> None:
+    def _copy_batch(self, batch: Batch) -> None:
         """Insert into the target what it lacks of these sessions."""
 
-        def store(snapshot: Snapshot) -> tuple[Brought, dict[str, int | None]]:
-            rows = Rows(snapshot, self._note, self._meter.step)
+        def store(snapshot: Snapshot) -> tuple[CopyResult, dict[str, int | None]]:
+            rows = StoreSource(snapshot, self._record_damage, self._meter.advance)
             families = rows.families(batch.ids)
-            stamps = {one.name: rows.stamp(one) for family in families for one in family}
-            operation = bring(families, _guarded(rows), self._is_coming)
-            return _of_target(lambda: patiently(self._target, operation, self._meter)), stamps
+            stamps = {
+                one.source_id: rows.change_stamp(one) for family in families for one in family
+            }
+            operation = copy_sessions(families, _source_proxy(rows), self._is_in_source)
+            return _call_target(
+                lambda: run_without_deadline(self._target, operation, self._meter)
+            ), stamps
 
         brought, stamps = self._source.read(store)
-        self._stamps |= stamps
+        self._change_stamps |= stamps
         self._added += len(brought.added)
         self._renewed += len(brought.renewed)
         for damage in brought.damage:
-            self._note(damage)
+            self._record_damage(damage)
 
-    def _put_in_order(self) -> None:
+    def _reorder_target(self) -> None:
         """Reorder the target's sessions as in the source, unless they are already."""
-        there = {id: n for n, id in self._ask(lambda target: every_session(target, _nobody))}
+        there = {
+            id: n
+            for n, id in self._read_target(lambda target: all_sessions(target, _ignore_damage))
+        }
         wanted = [id for id in self._order if id in there]
-        if [id for id in there if id in self._coming] == wanted:
+        if [id for id in there if id in self._source_ids] == wanted:
             return
         numbers = [there[id] for id in wanted]
-        for first in range(0, len(numbers), _HEADS_AT_ONCE):
-            some = numbers[first : first + _HEADS_AT_ONCE]
-            patiently(self._target, in_order(enumerate(some)), self._meter)
+        for first in range(0, len(numbers), _REORDER_BATCH_SESSIONS):
+            some = numbers[first : first + _REORDER_BATCH_SESSIONS]
+            run_without_deadline(self._target, restore_list_order(enumerate(some)), self._meter)
 
     def _verify(self) -> CopyReport:
         """Read both stores again as they are now, compare them, and return the report."""
         order, batches = self._source.read(self._plan)
-        verdict = _Verdict(self._stamps)
+        verdict = _StoreComparison(self._change_stamps)
         for batch in batches:
-            self._sparing(batch, lambda some: verdict.add(self._pairs(some, verdict.sound)))
-        there = self._ask(lambda snapshot: every_session(snapshot, _nobody))
+            self._skip_damaged_families(
+                batch, lambda some: verdict.add(self._digest_both(some, verdict.blob_checks))
+            )
+        there = self._read_target(lambda snapshot: all_sessions(snapshot, _ignore_damage))
         return CopyReport(
             added=self._added,
             renewed=self._renewed,
@@ -275,36 +292,36 @@ class _Copy:
             interrupted=tuple(verdict.interrupted),
             others=len({id for _, id in there} - set(order)),
             damage=tuple(self._damage),
-            source=verdict.ours.contents(verdict.sound.ours),
-            target=verdict.theirs.contents(verdict.sound.theirs),
+            source=verdict.source.contents(verdict.blob_checks.source),
+            target=verdict.target.contents(verdict.blob_checks.target),
         )
 
 
-class Sound(NamedTuple):
+class BlobChecks(NamedTuple):
     """The blobs read so far in both stores, by hash, and whether each matches its hash."""
 
-    ours: dict[bytes, bool]
-    theirs: dict[bytes, bool]
+    source: dict[bytes, bool]
+    target: dict[bytes, bool]
 
 
-class _Sum:
+class _StoreTotals:
     """Accumulates the counts and the digest of one store."""
 
     def __init__(self) -> None:
         self._hash = sha256()
         self._sessions = self._messages = self._turns = self._queued = 0
 
-    def add(self, id: str, session: Print) -> None:
+    def add(self, id: str, session: SessionDigest) -> None:
         """Add a session."""
         self._hash.update(id.encode() + session.digest)
-        self._sessions += not session.husk
+        self._sessions += not session.is_stub
         self._messages += session.messages
         self._turns += session.turns
         self._queued += session.queued
 
-    def contents(self, sound: dict[bytes, bool]) -> Contents:
+    def contents(self, sound: dict[bytes, bool]) -> StoreContents:
         """Return the totals; `sound` are the blobs of this store."""
-        return Contents(
+        return StoreContents(
             sessions=self._sessions,
             messages=self._messages,
             turns=self._turns,
@@ -314,32 +331,32 @@ class _Sum:
         )
 
 
-class _Verdict:
+class _StoreComparison:
     """Compares both stores session by session, and totals each."""
 
     def __init__(self, stamps: dict[str, int | None]) -> None:
-        self._stamps = stamps
-        self.ours, self.theirs = _Sum(), _Sum()
-        self.sound = Sound({}, {})
+        self._change_stamps = stamps
+        self.source, self.target = _StoreTotals(), _StoreTotals()
+        self.blob_checks = BlobChecks({}, {})
         self.changed: list[str] = []
         self.differs: list[str] = []
         self.interrupted: list[str] = []
 
-    def add(self, pairs: dict[str, Pair]) -> None:
+    def add(self, pairs: dict[str, DigestPair]) -> None:
         """Compare some sessions and add them to the totals."""
         for id, (ours, theirs) in pairs.items():
-            self.ours.add(id, ours)
+            self.source.add(id, ours)
             if theirs is not None:
-                self.theirs.add(id, theirs)
+                self.target.add(id, theirs)
                 if theirs.interrupted:
                     self.interrupted.append(id)
             if theirs is None or ours.digest != theirs.digest:
-                (self.changed if self._went_on(id, ours) else self.differs).append(id)
+                (self.changed if self._changed_since_copy(id, ours) else self.differs).append(id)
 
-    def _went_on(self, id: str, ours: Print) -> bool:
+    def _changed_since_copy(self, id: str, ours: SessionDigest) -> bool:
         """True if a session of the source was written to since it was copied."""
-        stamp = self._stamps.get(id)
-        return stamp is None or stamp != ours.stamp
+        stamp = self._change_stamps.get(id)
+        return stamp is None or stamp != ours.change_stamp
 
 
 # ------------------------------------------------------------------- errors of the two stores
@@ -361,7 +378,7 @@ class _SourceFailed(Exception):
         self.error = error
 
 
-def _of_target(work: Callable[[], T]) -> T:
+def _call_target(work: Callable[[], T]) -> T:
     """Call the target from inside a read of the source, tagging the target's errors."""
     try:
         return work()
@@ -371,10 +388,10 @@ def _of_target(work: Callable[[], T]) -> T:
         raise _TargetFailed(error) from error
 
 
-class _Guard:
+class _SourceProxy:
     """Proxy for a `StoreSource` inside the target; tags the errors of the source."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: StoreSource) -> None:
         self._rows = rows
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -382,37 +399,37 @@ class _Guard:
         method = getattr(self._rows, name)
 
         def call(*args: object) -> object:
-            with _marked():
+            with _tag_source_errors():
                 found = method(*args)
-            return _each(found) if isinstance(found, Iterator) else found
+            return _wrap_iterator(found) if isinstance(found, Iterator) else found
 
         return call
 
 
-def _guarded(rows: Rows) -> Original:
-    return cast("Original", _Guard(rows))
+def _source_proxy(rows: StoreSource) -> CopySource:
+    return cast("CopySource", _SourceProxy(rows))
 
 
-def _each(items: Iterator[object]) -> Iterator[object]:
+def _wrap_iterator(items: Iterator[object]) -> Iterator[object]:
     while True:
-        with _marked():
-            item = next(items, _END)
-        if item is _END:
+        with _tag_source_errors():
+            item = next(items, _EXHAUSTED)
+        if item is _EXHAUSTED:
             return
         yield item
 
 
 @contextmanager
-def _marked() -> Iterator[None]:
+def _tag_source_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
         raise _SourceFailed(error) from error
 
 
-def _nobody(damage: Damage) -> None:
+def _ignore_damage(damage: Damage) -> None:
     """Ignore damage in the target: it shows up in the comparison."""
 
 
-def _nothing(count: int) -> None:
+def _ignore_progress(count: int) -> None:
     """Ignore progress: these messages were counted in the source."""

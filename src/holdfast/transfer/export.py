@@ -23,11 +23,11 @@ import msgspec
 
 from holdfast import codec
 from holdfast.clock import EPOCH, Clock, to_datetime, to_day
-from holdfast.draft_parts import Chunk, Opening
+from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged, Invalid
-from holdfast.operations.history import Report
-from holdfast.operations.purge_rules import Line as Stretch
-from holdfast.operations.purge_rules import needed
+from holdfast.operations.history import DamageCallback
+from holdfast.operations.purge_rules import BranchNode as Stretch
+from holdfast.operations.purge_rules import required_seqs
 from holdfast.operations.queue import queued_message
 from holdfast.operations.resolve import find_anywhere
 from holdfast.storage.ancestry import Segment
@@ -35,18 +35,18 @@ from holdfast.storage.protocol import (
     Backend,
     BranchRow,
     HeadRow,
-    Listing,
     MessageRow,
     Query,
     QueueRow,
+    SessionFilter,
     SessionRow,
     Snapshot,
     ToolRow,
     TurnRow,
-    Unreadable,
+    UnreadableSession,
     UsageRow,
 )
-from holdfast.transfer.export_file import fresh_file
+from holdfast.transfer.export_file import atomic_file
 from holdfast.transfer.format import (
     VERSION,
     BlobLine,
@@ -54,25 +54,25 @@ from holdfast.transfer.format import (
     DraftLine,
     EndLine,
     Header,
+    LedgerEntry,
     MessageLine,
     QueuedLine,
     Record,
     SessionLine,
-    Tool,
     TurnLine,
     UsageLine,
     encode_line,
+    message_content,
     message_line,
-    said,
     to_money,
 )
-from holdfast.transfer.redact.redactor import Redactor, chosen
+from holdfast.transfer.redact.redactor import Redactor, select_detectors
 from holdfast.values import Damage, ExportReport, Goal, Message, Raw, Review
 
 Progress: TypeAlias = Callable[[int, int], None]
-_PAGE: Final = 200
-_SESSIONS_AT_ONCE: Final = 500
-_COMPANIONS: Final = (
+_PAGE_MESSAGES: Final = 200
+_PAGE_SESSIONS: Final = 500
+_STORE_FILE_SUFFIXES: Final = (
     "",
     "-wal",
     "-shm",
@@ -82,7 +82,7 @@ _COMPANIONS: Final = (
     "-search-wal",
     "-search-shm",
 )
-_UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def export(
@@ -94,14 +94,14 @@ def export(
     overwrite: bool,
     redact: str | Sequence[str] | None,
     progress: Progress | None,
-    report: Report,
+    report: DamageCallback,
 ) -> ExportReport:
     """Write the sessions that `refs` name, or all, to a new file."""
-    redactor = Redactor(chosen(redact))
+    redactor = Redactor(select_detectors(redact))
     queries = [find_anywhere(ref, report) for ref in refs]
-    _refuse_store(backend, to)
-    with fresh_file(to, overwrite=overwrite) as file:
-        job = Job(file, redactor, clock.micros(), progress, report)
+    _refuse_store_path(backend, to)
+    with atomic_file(to, overwrite=overwrite) as file:
+        job = ExportJob(file, redactor, clock.micros(), progress, report)
         output = backend.read(lambda snapshot: _run(snapshot, queries, job))
     return ExportReport(
         path=to,
@@ -120,49 +120,49 @@ def review(
     *,
     redact: str | Sequence[str] | None,
     progress: Progress | None,
-    report: Report,
+    report: DamageCallback,
 ) -> Review:
     """Run an export without keeping the file; return what redaction would replace."""
-    redactor = Redactor(chosen(redact))
+    redactor = Redactor(select_detectors(redact))
     queries = [find_anywhere(ref, report) for ref in refs]
     with Path(os.devnull).open("wb") as file:
-        job = Job(file, redactor, clock.micros(), progress, report)
+        job = ExportJob(file, redactor, clock.micros(), progress, report)
         backend.read(lambda snapshot: _run(snapshot, queries, job))
     return redactor.review() or Review(replaced=0, left_out=0, not_looked_into=0, findings=())
 
 
-class Job(NamedTuple):
+class ExportJob(NamedTuple):
     """The parameters of one export."""
 
     file: BinaryIO
     redactor: Redactor
     now: int
     progress: Progress | None
-    report: Report
+    report: DamageCallback
 
 
-def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: Job) -> Output:
+def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: ExportJob) -> ExportWriter:
     if queries:
-        numbers = _named(snapshot, queries)
+        numbers = _find_named(snapshot, queries)
     else:
-        numbers = [n for n, _ in every_session(snapshot, job.report)]
-    plan = Plan(snapshot, numbers)
-    output = Output(job.file, plan.messages, job.progress)
+        numbers = [n for n, _ in all_sessions(snapshot, job.report)]
+    plan = ExportPlan(snapshot, numbers)
+    output = ExportWriter(job.file, plan.messages, job.progress)
     _write(snapshot, plan, output, job)
     return output
 
 
-def _refuse_store(backend: Backend, to: str) -> None:
+def _refuse_store_path(backend: Backend, to: str) -> None:
     """Raise `Invalid` if the export would overwrite a file of the store itself."""
     target = os.path.realpath(to)
-    if any(os.path.realpath(backend.url + suffix) == target for suffix in _COMPANIONS):
+    if any(os.path.realpath(backend.url + suffix) == target for suffix in _STORE_FILE_SUFFIXES):
         raise Invalid(f"{to} is the store itself; nothing was exported. Choose another path.")
 
 
 # -------------------------------------------------------------------------------- which sessions
 
 
-def _named(snapshot: Snapshot, queries: Sequence[Query[SessionRow]]) -> list[int]:
+def _find_named(snapshot: Snapshot, queries: Sequence[Query[SessionRow]]) -> list[int]:
     """Return the numbers of the named sessions, the least recently written first."""
     active: dict[int, int] = {}
     for query in queries:
@@ -172,17 +172,17 @@ def _named(snapshot: Snapshot, queries: Sequence[Query[SessionRow]]) -> list[int
     return sorted(active, key=lambda n: active[n])
 
 
-def every_session(snapshot: Snapshot, report: Report) -> list[tuple[int, str]]:
+def all_sessions(snapshot: Snapshot, report: DamageCallback) -> list[tuple[int, str]]:
     """Return number and id of all sessions, trashed ones too, least recently written first."""
     active: list[tuple[int, int, str]] = []
     for trashed in (False, True):
         before: int | None = None
         while True:
             found = snapshot.list_sessions(
-                Listing(trashed=trashed), before=before, limit=_SESSIONS_AT_ONCE
+                SessionFilter(trashed=trashed), before=before, limit=_PAGE_SESSIONS
             )
             for item in found:
-                if isinstance(item, Unreadable):
+                if isinstance(item, UnreadableSession):
                     before = item.activity
                     # An unreadable session is in both lists: report it once.
                     if not trashed:
@@ -190,31 +190,31 @@ def every_session(snapshot: Snapshot, report: Report) -> list[tuple[int, str]]:
                 else:
                     before = item[1].activity
                     active.append((before, item[1].session, item[0].id))
-            if len(found) < _SESSIONS_AT_ONCE:
+            if len(found) < _PAGE_SESSIONS:
                 break
     return [(n, id) for _, n, id in sorted(active)]
 
 
-class Family(msgspec.Struct):
+class SessionFamily(msgspec.Struct):
     """Sessions that share messages; `stubs` are those written only for what forks share."""
 
     sessions: list[int]
-    husks: dict[int, str]
+    stubs: dict[int, str]
     messages: int = 0
 
 
-class Plan:
+class ExportPlan:
     """Which sessions and messages are written, and in which order."""
 
     def __init__(self, snapshot: Snapshot, chosen: Sequence[int]) -> None:
         self._snapshot = snapshot
         self.ranks = {n: rank for rank, n in enumerate(chosen, 1)}
-        self._above: dict[int, int] = {}  # A union-find forest.
-        self._husks: dict[int, str] = {}
+        self._family_parents: dict[int, int] = {}  # A union-find forest.
+        self._stubs: dict[int, str] = {}
         self.messages = 0
         for n in chosen:
             self._join(n)
-        self.families = self._grouped()
+        self.families = self._group_families()
         for family in self.families:
             family.messages = sum(
                 branch.last_seq - branch.fork_seq
@@ -236,32 +236,34 @@ class Plan:
             if parent is None:
                 raise Damaged(f"branch {branch.parent} is missing; run store.verify().")
             if parent.session != branch.session:
-                self._unite(branch.session, parent.session)
+                self._merge(branch.session, parent.session)
             if parent.session not in self.ranks:
-                self._husks[parent.session] = parent.session_id
+                self._stubs[parent.session] = parent.session_id
                 pending.append(parent)
 
-    def _unite(self, one: int, two: int) -> None:
+    def _merge(self, one: int, two: int) -> None:
         first, second = self._root(one), self._root(two)
         if first != second:
-            self._above[max(first, second)] = min(first, second)
+            self._family_parents[max(first, second)] = min(first, second)
 
     def _root(self, n: int) -> int:
-        while n in self._above:
-            self._above[n] = self._above.get(self._above[n], self._above[n])
-            n = self._above[n]
+        while n in self._family_parents:
+            self._family_parents[n] = self._family_parents.get(
+                self._family_parents[n], self._family_parents[n]
+            )
+            n = self._family_parents[n]
         return n
 
-    def _grouped(self) -> list[Family]:
-        groups: dict[int, Family] = {}
-        for n in sorted([*self.ranks, *self._husks]):
-            family = groups.setdefault(self._root(n), Family([], {}))
+    def _group_families(self) -> list[SessionFamily]:
+        groups: dict[int, SessionFamily] = {}
+        for n in sorted([*self.ranks, *self._stubs]):
+            family = groups.setdefault(self._root(n), SessionFamily([], {}))
             family.sessions.append(n)
-            if n in self._husks:
-                family.husks[n] = self._husks[n]
+            if n in self._stubs:
+                family.stubs[n] = self._stubs[n]
         return list(groups.values())
 
-    def branches(self, family: Family) -> dict[int, list[BranchRow]]:
+    def branches(self, family: SessionFamily) -> dict[int, list[BranchRow]]:
         """Return the branches of each session of a family, those of stubs cut to what is shared."""
         found = {n: self._snapshot.branches(n) for n in family.sessions}
         stretches = [
@@ -269,8 +271,8 @@ class Plan:
             for rows in found.values()
             for row in rows
         ]
-        kept = needed(stretches, family.husks)
-        for n in family.husks:
+        kept = required_seqs(stretches, family.stubs)
+        for n in family.stubs:
             found[n] = [
                 msgspec.structs.replace(row, last_seq=kept[row.n])
                 for row in found[n]
@@ -282,7 +284,7 @@ class Plan:
 # --------------------------------------------------------------------------------------- writing
 
 
-class Output:
+class ExportWriter:
     """Writes lines to the file, and counts them."""
 
     def __init__(self, file: BinaryIO, total: int, progress: Progress | None) -> None:
@@ -290,7 +292,7 @@ class Output:
         self._file = file
         self._total = total
         self._progress = progress
-        self._written: set[bytes] = set()
+        self._blob_hashes: set[bytes] = set()
         self.sessions = self.messages = self.blobs = self.size = 0
         self.lines = self.checksum = 0
 
@@ -298,7 +300,7 @@ class Output:
         """Restart the line count and the checksum that the session's last line holds."""
         self.lines = self.checksum = 0
 
-    def put(self, record: Header | Record) -> None:
+    def write(self, record: Header | Record) -> None:
         """Write a line."""
         line = encode_line(record)
         self._file.write(line)
@@ -306,25 +308,25 @@ class Output:
         self.lines += 1
         self.checksum = crc32(line, self.checksum)
 
-    def tell(self) -> None:
+    def report_progress(self) -> None:
         """Call `progress` with the messages written so far."""
         if self._progress is not None:
             self._progress(self.messages, self._total)
 
     def has_blob(self, sha256: str) -> bool:
         """True if a blob is in the file already."""
-        return bytes.fromhex(sha256) in self._written
+        return bytes.fromhex(sha256) in self._blob_hashes
 
-    def put_blob(self, sha256: str, data: bytes) -> None:
+    def write_blob(self, sha256: str, data: bytes) -> None:
         """Write a blob, unless it is in the file already."""
         if not self.has_blob(sha256):
-            self.put(BlobLine(sha256=sha256, data=data))
-            self._written.add(bytes.fromhex(sha256))
+            self.write(BlobLine(sha256=sha256, data=data))
+            self._blob_hashes.add(bytes.fromhex(sha256))
             self.blobs += 1
 
 
-def _write(snapshot: Snapshot, plan: Plan, output: Output, job: Job) -> None:
-    output.put(
+def _write(snapshot: Snapshot, plan: ExportPlan, output: ExportWriter, job: ExportJob) -> None:
+    output.write(
         Header(
             version=VERSION,
             exported_at=to_datetime(job.now),
@@ -337,46 +339,48 @@ def _write(snapshot: Snapshot, plan: Plan, output: Output, job: Job) -> None:
         branches = plan.branches(family)
         for n in family.sessions:
             rank = plan.ranks.get(n)
-            row = snapshot.session(n) if rank else snapshot.relative(family.husks[n])
+            row = snapshot.session(n) if rank else snapshot.session_or_stub(family.stubs[n])
             if row is None:
                 raise Damaged(f"session number {n} is missing; run store.verify().")
-            _Section(snapshot, output, row, branches[n], job).write(rank)
-    output.tell()
+            _SessionExport(snapshot, output, row, branches[n], job).write(rank)
+    output.report_progress()
 
 
-class _Section:
+class _SessionExport:
     """Writes the lines of one session."""
 
     def __init__(
         self,
         snapshot: Snapshot,
-        output: Output,
+        output: ExportWriter,
         row: SessionRow,
         branches: list[BranchRow],
-        job: Job,
+        job: ExportJob,
     ) -> None:
         self._snapshot = snapshot
         self._output = output
         self._row = row
-        self._rows = branches
+        self._branches = branches
         self._redactor = job.redactor
         self._report = job.report
 
     def write(self, rank: int | None) -> None:
         """Write all lines; a session without a rank is a stub."""
         output, before = self._output, self._output.messages
-        identity = self._redactor.identity(_identity(self._row) if rank else _husk(self._row))
-        branches = [self._branch(row) for row in self._rows]
+        identity = self._redactor.identity(
+            _session_line(self._row) if rank else _stub_line(self._row)
+        )
+        branches = [self._branch_line(row) for row in self._branches]
         head = self._snapshot.head(self._row.n) if rank else None
         output.begin_session()
-        output.put(identity)
-        for row, line in zip(self._rows, branches, strict=True):
-            output.put(line)
-            self._messages(row)
+        output.write(identity)
+        for row, line in zip(self._branches, branches, strict=True):
+            output.write(line)
+            self._write_messages(row)
         if head is not None:
-            self._belongings(head)
+            self._write_turns_and_queue(head)
             output.sessions += 1
-        output.put(
+        output.write(
             EndLine(
                 session=self._row.id,
                 identity=identity,
@@ -390,7 +394,7 @@ class _Section:
             )
         )
 
-    def _branch(self, row: BranchRow) -> BranchLine:
+    def _branch_line(self, row: BranchRow) -> BranchLine:
         parent = None if row.parent is None else self._snapshot.find_branch(row.parent)
         return BranchLine(
             session=self._row.id,
@@ -407,9 +411,9 @@ class _Section:
 
     # ------------------------------------------------------------------------------- messages
 
-    def _messages(self, branch: BranchRow) -> None:
-        for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE):
-            last = min(branch.last_seq, first + _PAGE - 1)
+    def _write_messages(self, branch: BranchRow) -> None:
+        for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE_MESSAGES):
+            last = min(branch.last_seq, first + _PAGE_MESSAGES - 1)
             span = Segment(branch.n, first, last, branch.session_id)
             for _, rows in self._snapshot.messages([span]):
                 if [row.seq for row in rows] != list(range(first, last + 1)):
@@ -419,71 +423,73 @@ class _Section:
                         "writes what can be read to a new store, which can be exported."
                     )
                 for row in rows:
-                    self._output.put(self._message(branch, row))
+                    self._output.write(self._message_line(branch, row))
                     self._output.messages += 1
-            self._output.tell()
+            self._output.report_progress()
 
-    def _message(self, branch: BranchRow, row: MessageRow) -> MessageLine:
+    def _message_line(self, branch: BranchRow, row: MessageRow) -> MessageLine:
         try:
-            message = self._readable(row)
+            message = self._decode(row)
         except Damaged as error:
             self._report(Damage(what=str(error), session_id=self._row.id, seq=row.seq))
-            message = stand_in_for(row)
-        message, fresh = self._redactor.message(self._row.id, message, self._sound)
-        self._blobs(row.seq, message, fresh)
+            message = placeholder_for(row)
+        message, fresh = self._redactor.message(self._row.id, message, self._intact_blob)
+        self._write_blobs(row.seq, message, fresh)
         return message_line(
             session=self._row.id, branch=branch.number, turn=row.turn, message=message
         )
 
-    def _readable(self, row: MessageRow) -> Message:
+    def _decode(self, row: MessageRow) -> Message:
         if codec.checksum(row.id, row.turn, row.body) != row.crc:
             raise Damaged(f"message {row.seq} does not fit its checksum")
-        return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._sound)
+        return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._intact_blob)
 
-    def _sound(self, sha256: str) -> bytes | None:
+    def _intact_blob(self, sha256: str) -> bytes | None:
         """Return a blob; `None` if it is missing or does not match its hash."""
         data = self._snapshot.blob(sha256)
-        return data if data is not None and codec.digest(data) == sha256 else None
+        return data if data is not None and codec.sha256_hex(data) == sha256 else None
 
-    def _blobs(self, seq: int | None, message: Message, own: Mapping[str, bytes]) -> list[str]:
+    def _write_blobs(
+        self, seq: int | None, message: Message, own: Mapping[str, bytes]
+    ) -> list[str]:
         """Write the blobs of a message, from `own` or the store; return those that exist."""
-        names = list(dict.fromkeys(codec.files_named(message)))
+        names = list(dict.fromkeys(codec.file_hashes(message)))
         for sha256 in names:
             if sha256 in own:
-                self._output.put_blob(sha256, own[sha256])
+                self._output.write_blob(sha256, own[sha256])
             else:
-                self._blob(seq, sha256)
+                self._write_stored_blob(seq, sha256)
         return [sha256 for sha256 in names if self._output.has_blob(sha256)]
 
-    def _blob(self, seq: int | None, sha256: str) -> None:
+    def _write_stored_blob(self, seq: int | None, sha256: str) -> None:
         """Write a blob of the store; report it if its data is lost (the message still names it)."""
         if self._output.has_blob(sha256):
             return
-        data = self._sound(sha256)
+        data = self._intact_blob(sha256)
         if data is None:
             what = f"blob {sha256} is missing or does not fit its hash"
             self._report(Damage(what=what, session_id=self._row.id, seq=seq))
         else:
-            self._output.put_blob(sha256, data)
+            self._output.write_blob(sha256, data)
 
     # ------------------------------------------------------------------- turns, queue and drafts
 
-    def _belongings(self, head: HeadRow) -> None:
+    def _write_turns_and_queue(self, head: HeadRow) -> None:
         snapshot, n, name = self._snapshot, self._row.n, self._row.id
         for number in range(1, head.turns + 1):  # One by one: a session may have very many.
             turn = snapshot.turn(n, number)
             if turn is not None:
-                line = _turn(name, turn, snapshot.tools(n, number))
-                self._output.put(self._redactor.turn(line))
-        used = self._redactor.usage([_used(name, row) for row in snapshot.usage(n)])
-        for usage in sorted(used, key=_by_day):
-            self._output.put(usage)
+                line = _turn_line(name, turn, snapshot.tools(n, number))
+                self._output.write(self._redactor.turn(line))
+        used = self._redactor.usage([_usage_line(name, row) for row in snapshot.usage(n)])
+        for usage in sorted(used, key=_usage_sort_key):
+            self._output.write(usage)
         for row in snapshot.queue(n):
-            self._queued(row)
+            self._write_queued(row)
         if head.open_turn is not None:
-            self._draft(head.open_turn)
+            self._write_draft(head.open_turn)
 
-    def _queued(self, row: QueueRow) -> None:
+    def _write_queued(self, row: QueueRow) -> None:
         try:
             message = queued_message(self._snapshot, row)
         except Damaged:
@@ -492,40 +498,43 @@ class _Section:
             return
         own = dict(row.blobs)
         message, fresh = self._redactor.message(
-            self._row.id, message, lambda sha: own.get(sha) or self._sound(sha), before="queued."
+            self._row.id,
+            message,
+            lambda sha: own.get(sha) or self._intact_blob(sha),
+            before="queued.",
         )
-        blobs = self._blobs(None, message, own | fresh)
-        self._output.put(
+        blobs = self._write_blobs(None, message, own | fresh)
+        self._output.write(
             QueuedLine(
                 session=self._row.id,
                 id=row.id,
                 created_at=to_datetime(row.created_at),
-                message=said(message),
+                message=message_content(message),
                 blobs=tuple(blobs),
             )
         )
 
-    def _draft(self, turn: int) -> None:
+    def _write_draft(self, turn: int) -> None:
         lines: list[DraftLine] = []
         for number, record in enumerate(self._snapshot.draft(self._row.n, turn)):
             try:
-                lines.append(_draft(self._row.id, turn, number, record))
-            except _UNDECODABLE:
+                lines.append(_draft_line(self._row.id, turn, number, record))
+            except _DECODE_ERRORS:
                 what = "a record of a draft cannot be read"
                 self._report(Damage(what=what, session_id=self._row.id))
         for line in self._redactor.draft(lines):
-            self._output.put(line)
+            self._output.write(line)
 
 
 # ----------------------------------------------------------------------------------------- lines
 
 
-def _by_day(line: UsageLine) -> tuple[date, str]:
+def _usage_sort_key(line: UsageLine) -> tuple[date, str]:
     """Sort key: usage lines are in the same order whatever the backend."""
     return line.day, line.model or ""
 
 
-def _used(session_id: str, row: UsageRow) -> UsageLine:
+def _usage_line(session_id: str, row: UsageRow) -> UsageLine:
     return UsageLine(
         session=session_id,
         day=to_day(row.day),
@@ -536,7 +545,7 @@ def _used(session_id: str, row: UsageRow) -> UsageLine:
     )
 
 
-def stand_in_for(row: MessageRow) -> Message:
+def placeholder_for(row: MessageRow) -> Message:
     """Return the placeholder that a reader gets for a message that cannot be read."""
     return Message(
         id=row.id,
@@ -548,7 +557,7 @@ def stand_in_for(row: MessageRow) -> Message:
     )
 
 
-def _identity(row: SessionRow) -> SessionLine:
+def _session_line(row: SessionRow) -> SessionLine:
     return SessionLine(
         session=row.id,
         created_at=to_datetime(row.created_at),
@@ -569,7 +578,7 @@ def _identity(row: SessionRow) -> SessionLine:
     )
 
 
-def _husk(row: SessionRow) -> SessionLine:
+def _stub_line(row: SessionRow) -> SessionLine:
     """Return the line of a session that is written only for the messages its forks share."""
     return SessionLine(
         session=row.id,
@@ -581,7 +590,7 @@ def _husk(row: SessionRow) -> SessionLine:
     )
 
 
-def _turn(session_id: str, row: TurnRow, tools: Sequence[ToolRow]) -> TurnLine:
+def _turn_line(session_id: str, row: TurnRow, tools: Sequence[ToolRow]) -> TurnLine:
     return TurnLine(
         session=session_id,
         number=row.number,
@@ -594,13 +603,13 @@ def _turn(session_id: str, row: TurnRow, tools: Sequence[ToolRow]) -> TurnLine:
         usage=row.usage,
         cost=to_money(row.cost),
         error=row.error,
-        tools=tuple(_tool(tool) for tool in tools),
+        tools=tuple(_ledger_entry(tool) for tool in tools),
         token=row.token,
     )
 
 
-def _tool(row: ToolRow) -> Tool:
-    return Tool(
+def _ledger_entry(row: ToolRow) -> LedgerEntry:
+    return LedgerEntry(
         call_id=row.call_id,
         name=row.name,
         outcome=row.outcome,
@@ -609,9 +618,9 @@ def _tool(row: ToolRow) -> Tool:
     )
 
 
-def _draft(session_id: str, turn: int, number: int, record: bytes) -> DraftLine:
+def _draft_line(session_id: str, turn: int, number: int, record: bytes) -> DraftLine:
     if number == 0:
-        opening = codec.from_json(record, Opening)
+        opening = codec.from_json(record, DraftOpening)
         return DraftLine(
             session=session_id,
             turn=turn,
@@ -620,7 +629,7 @@ def _draft(session_id: str, turn: int, number: int, record: bytes) -> DraftLine:
             model=opening.model,
             at=to_datetime(opening.at),
         )
-    chunk = codec.from_json(record, Chunk)
+    chunk = codec.from_json(record, DraftChunk)
     return DraftLine(
         session=session_id,
         turn=turn,

@@ -27,12 +27,12 @@ import msgspec
 from holdfast import codec
 from holdfast.clock import EPOCH
 from holdfast.draft_parts import Delta
-from holdfast.validation import MAX_DEPTH, MONEY
+from holdfast.validation import MAX_DEPTH, MONEY_CONTEXT
 from holdfast.values import (
     JSON,
     BranchReason,
     Goal,
-    Measured,
+    MeasuredTokens,
     Message,
     Part,
     Provenance,
@@ -46,34 +46,34 @@ from holdfast.values import (
 )
 
 VERSION: Final = 1
-LONGEST_HEADER: Final = 4096
+MAX_HEADER_BYTES: Final = 4096
 # A message may have 256 MiB, and escaping at most doubles it.
-LONGEST_LINE: Final = 2 * codec.MAX_MESSAGE_BYTES + 1024 * 1024
-DEEPEST: Final = MAX_DEPTH + 16
+MAX_LINE_BYTES: Final = 2 * codec.MAX_MESSAGE_BYTES + 1024 * 1024
+MAX_LINE_DEPTH: Final = MAX_DEPTH + 16
 
-_MOST: Final = 2**63 - 1
-_LAST_SEQ: Final = 2**32 - 1
-_PICO: Final = 12
+_MAX_INT64: Final = 2**63 - 1
+_MAX_SEQ: Final = 2**32 - 1
+_PICO_DIGITS: Final = 12
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ESCAPE: Final = re.compile(r"\\(?:u(d[89a-f][0-9a-f]{2})|.)", re.DOTALL)
 _CRC: Final = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
 _CRC_LENGTH: Final = len(b',"crc":"00000000"}')
-_UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_LAST_SEQ)]
-Number: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_LAST_SEQ)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INT64)]
+Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_SEQ)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)]
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 SessionId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z2-7]{16}\Z")]  # As `ids` makes.
-Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+Timestamp: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class BadLine(ValueError):
     """An invalid line; the message is a predicate ("is cut off") and quotes nothing of it."""
 
 
-class Line(
+class ExportLine(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -84,7 +84,7 @@ class Line(
     """The fields of a line, without its checksum."""
 
 
-class Header(Line, frozen=True, kw_only=True, tag="holdfast"):
+class Header(ExportLine, frozen=True, kw_only=True, tag="holdfast"):
     """The first line: the version of the format, and how many sessions and messages follow.
 
     If it is `redacted`, detectors were applied, and the secrets that they found are not in the
@@ -92,17 +92,17 @@ class Header(Line, frozen=True, kw_only=True, tag="holdfast"):
     """
 
     version: int
-    exported_at: Moment
+    exported_at: Timestamp
     sessions: Count
     messages: Count
     redacted: bool = False
 
 
-class SessionLine(Line, frozen=True, kw_only=True, tag="session"):
+class SessionLine(ExportLine, frozen=True, kw_only=True, tag="session"):
     """A session's own fields; with `purged_at` it is a stub for messages that forks share."""
 
     session: SessionId
-    created_at: Moment
+    created_at: Timestamp
     key: Name | None = None
     scope: Name | None = None
     title: Name | None = None
@@ -112,15 +112,15 @@ class SessionLine(Line, frozen=True, kw_only=True, tag="session"):
     cwd: Name | None = None
     pinned: bool = False
     archived: bool = False
-    trashed_at: Moment | None = None
+    trashed_at: Timestamp | None = None
     goal: Goal | None = None
     metadata: dict[str, JSON] = {}
     parent: SessionId | None = None
     relation: Relation | None = None
-    purged_at: Moment | None = None
+    purged_at: Timestamp | None = None
 
 
-class BranchLine(Line, frozen=True, kw_only=True, tag="branch"):
+class BranchLine(ExportLine, frozen=True, kw_only=True, tag="branch"):
     """A branch: it starts after `fork_seq` of its parent branch and ends with `seq`."""
 
     session: SessionId
@@ -131,11 +131,11 @@ class BranchLine(Line, frozen=True, kw_only=True, tag="branch"):
     asked_seq: Seq = 0
     seq: Seq
     reason: BranchReason
-    created_at: Moment
+    created_at: Timestamp
     token: str
 
 
-class MessageLine(Line, frozen=True, kw_only=True, tag="message"):
+class MessageLine(ExportLine, frozen=True, kw_only=True, tag="message"):
     """A message and its position."""
 
     session: SessionId
@@ -144,7 +144,7 @@ class MessageLine(Line, frozen=True, kw_only=True, tag="message"):
     id: Name
     turn: Number | None = None
     role: Role
-    at: Moment
+    at: Timestamp
     parts: tuple[Part, ...] = ()
     status: Status = "complete"
     name: str | None = None
@@ -156,17 +156,17 @@ class MessageLine(Line, frozen=True, kw_only=True, tag="message"):
     covers: str | None = None
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool call in a turn's ledger."""
 
     call_id: str
     name: str | None = None
     outcome: ToolOutcome
-    started_at: Moment | None = None
-    ended_at: Moment | None = None
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
 
 
-class TurnLine(Line, frozen=True, kw_only=True, tag="turn"):
+class TurnLine(ExportLine, frozen=True, kw_only=True, tag="turn"):
     """A turn and its ledger of tool calls."""
 
     session: SessionId
@@ -175,16 +175,16 @@ class TurnLine(Line, frozen=True, kw_only=True, tag="turn"):
     run_id: str | None = None
     model: str | None = None
     first_seq: Seq
-    started_at: Moment
-    ended_at: Moment | None = None
+    started_at: Timestamp
+    ended_at: Timestamp | None = None
     usage: Usage = Usage()
     cost: Decimal = Decimal(0)
     error: str | None = None
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[LedgerEntry, ...] = ()
     token: str
 
 
-class UsageLine(Line, frozen=True, kw_only=True, tag="usage"):
+class UsageLine(ExportLine, frozen=True, kw_only=True, tag="usage"):
     """What one model used and cost in a session on one day."""
 
     session: SessionId
@@ -192,14 +192,14 @@ class UsageLine(Line, frozen=True, kw_only=True, tag="usage"):
     model: str | None = None
     usage: Usage = Usage()
     cost: Decimal = Decimal(0)
-    measured: Measured = Measured()
+    measured: MeasuredTokens = MeasuredTokens()
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MessageContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a message that has no position yet."""
 
     role: Role
-    at: Moment
+    at: Timestamp
     parts: tuple[Part, ...] = ()
     status: Status = "complete"
     name: str | None = None
@@ -210,17 +210,17 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provenance: Provenance | None = None
 
 
-class QueuedLine(Line, frozen=True, kw_only=True, tag="queued"):
+class QueuedLine(ExportLine, frozen=True, kw_only=True, tag="queued"):
     """A queued message; `blobs` are the files that are queued with it."""
 
     session: SessionId
     id: Name
-    created_at: Moment
-    message: Said
+    created_at: Timestamp
+    message: MessageContent
     blobs: tuple[str, ...] = ()
 
 
-class DraftLine(Line, frozen=True, kw_only=True, tag="draft"):
+class DraftLine(ExportLine, frozen=True, kw_only=True, tag="draft"):
     """A record of a draft: number 0 opens it, each later one appends to it."""
 
     session: SessionId
@@ -228,26 +228,26 @@ class DraftLine(Line, frozen=True, kw_only=True, tag="draft"):
     number: Count
     id: Name | None = None
     model: str | None = None
-    at: Moment | None = None
+    at: Timestamp | None = None
     deltas: tuple[Delta, ...] = ()
     usage: Usage | None = None
     cost: Decimal | None = None
 
 
-class BlobLine(Line, frozen=True, kw_only=True, tag="blob"):
+class BlobLine(ExportLine, frozen=True, kw_only=True, tag="blob"):
     """The bytes of a file, written before the first message that refers to it."""
 
     sha256: str
     data: bytes
 
 
-class EndLine(Line, frozen=True, kw_only=True, tag="end"):
+class EndLine(ExportLine, frozen=True, kw_only=True, tag="end"):
     """The end of a session: repeats its fields and branches, and counts the lines before."""
 
     session: SessionId
     identity: SessionLine
     branches: tuple[BranchLine, ...] = ()
-    updated_at: Moment | None = None
+    updated_at: Timestamp | None = None
     turns: Count = 0
     rank: Count = 0
     messages: Count = 0
@@ -268,7 +268,7 @@ Record: TypeAlias = (
 )
 
 
-class Introduction(msgspec.Struct, frozen=True):
+class FormatVersion(msgspec.Struct, frozen=True):
     """The fields that the first line has in every version of the format."""
 
     type: str
@@ -280,11 +280,11 @@ class Introduction(msgspec.Struct, frozen=True):
 
 def encode_line(record: Header | Record) -> bytes:
     """Return the bytes of a line, including the newline."""
-    data = _escaped(codec.to_json(record))[:-1]
+    data = _escape_surrogates(codec.to_json(record))[:-1]
     return b'%s,"crc":"%08x"}\n' % (data, crc32(data))
 
 
-def _escaped(data: bytes) -> bytes:
+def _escape_surrogates(data: bytes) -> bytes:
     """Return the data with lone surrogates written as escapes."""
     try:
         data.decode("utf-8")
@@ -302,11 +302,11 @@ _decode_record: Callable[[bytes], Record] = msgspec.json.Decoder(Record).decode
 
 def decode_line(line: bytes) -> Record:
     """Decode a line; raise `BadLine` unless `encode_line` would write the same bytes."""
-    data = _summed_up(line)
+    data = _verify_checksum(line)
     try:
         record = _decode_record(data) if b"\\ud" not in data else _decode_escaped(data)
-        again = _escaped(codec.to_json(record))
-    except _UNDECODABLE:
+        again = _escape_surrogates(codec.to_json(record))
+    except _DECODE_ERRORS:
         raise BadLine("is not a valid line") from None
     if again != data:
         raise BadLine("is not as it was written")
@@ -323,17 +323,17 @@ def _decode_escaped(data: bytes) -> Record:
 
 def decode_header(line: bytes) -> Header:
     """Decode the first line; raise `BadLine` as `decode_line` does."""
-    data = _summed_up(line)
+    data = _verify_checksum(line)
     try:
         header = codec.from_json(data, Header)
-    except _UNDECODABLE:
+    except _DECODE_ERRORS:
         raise BadLine("is not a valid header") from None
     if codec.to_json(header) != data:
         raise BadLine("is not as it was written")
     return header
 
 
-def _summed_up(line: bytes) -> bytes:
+def _verify_checksum(line: bytes) -> bytes:
     """Verify the checksum, and return the line without it; raise `BadLine` if it is wrong."""
     body = line.removesuffix(b"\n")
     found = _CRC.fullmatch(body, max(0, len(body) - _CRC_LENGTH))
@@ -351,14 +351,14 @@ def _unescape(found: re.Match[str]) -> str:
 
 def is_too_deep(line: bytes) -> bool:
     """True if a line is nested deeper than an export can be."""
-    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+    if line.count(b"[") + line.count(b"{") <= MAX_LINE_DEPTH:
         return False
     depth = 0
     for found in _BRACKETS.finditer(line):
         token = found[0]
         if token in b"[{":
             depth += 1
-            if depth > DEEPEST:
+            if depth > MAX_LINE_DEPTH:
                 return True
         elif token in b"]}":
             depth -= 1
@@ -370,16 +370,20 @@ def is_too_deep(line: bytes) -> bool:
 
 def to_money(pico: int) -> Decimal:
     """Convert an amount from units of 10⁻¹² to a decimal."""
-    return MONEY.normalize(Decimal(pico).scaleb(-_PICO, MONEY)) if pico else Decimal(0)
+    return (
+        MONEY_CONTEXT.normalize(Decimal(pico).scaleb(-_PICO_DIGITS, MONEY_CONTEXT))
+        if pico
+        else Decimal(0)
+    )
 
 
 def from_money(amount: Decimal) -> int:
     """Convert an amount to units of 10⁻¹²; raise `BadLine` if a store cannot hold it."""
     try:
-        pico = int(amount.scaleb(_PICO, MONEY)) if amount.is_finite() else -1
+        pico = int(amount.scaleb(_PICO_DIGITS, MONEY_CONTEXT)) if amount.is_finite() else -1
     except InvalidOperation:
         pico = -1
-    if not 0 <= pico <= _MOST:
+    if not 0 <= pico <= _MAX_INT64:
         raise BadLine("has a cost that is negative or out of range")
     return pico
 
@@ -406,9 +410,9 @@ def message_line(*, session: str, branch: int, turn: int | None, message: Messag
     )
 
 
-def said(message: Message) -> Said:
+def message_content(message: Message) -> MessageContent:
     """Return the content of a message that has no position yet."""
-    return Said(
+    return MessageContent(
         role=message.role,
         at=message.created_at or EPOCH,
         parts=message.parts,
@@ -422,7 +426,7 @@ def said(message: Message) -> Said:
     )
 
 
-def to_message(line: MessageLine | Said, message_id: str) -> Message:
+def to_message(line: MessageLine | MessageContent, message_id: str) -> Message:
     """Return the message of a line."""
     return Message(
         id=message_id,

@@ -17,57 +17,68 @@ from typing import Final, TypeVar
 
 from holdfast import ids
 from holdfast.errors import ReadOnly
-from holdfast.operations.session_import import Arrived, Newcomer, bring_in, in_order
-from holdfast.storage.protocol import Backend, Verb
+from holdfast.operations.session_import import (
+    ImportedSession,
+    ImportResult,
+    import_sessions,
+    restore_list_order,
+)
+from holdfast.storage.protocol import Backend, Operation
 from holdfast.transfer.export import Progress
-from holdfast.transfer.import_file import Source
-from holdfast.transfer.session_reader import Hold, NotImportable, check_starts, made_up, newcomer
+from holdfast.transfer.import_file import ImportFile
+from holdfast.transfer.session_reader import (
+    FileSource,
+    NotImportable,
+    check_branch_starts,
+    missing_parents,
+    read_session,
+)
 from holdfast.transfer.survey import Section, Survey, Surveyor
 from holdfast.values import Damage, ImportReport
 
 T = TypeVar("T")
-_STEP: Final = 256 * 1024
-_AT_ONCE: Final = 500
+_PROGRESS_BYTES: Final = 256 * 1024
+_REORDER_BATCH_SESSIONS: Final = 500
 
 
 def import_(backend: Backend, path: str, progress: Progress | None) -> ImportReport:
     """Import the sessions of a file that the store does not have."""
     if backend.readonly:
         raise ReadOnly("this store was opened for reading only; nothing was imported.")
-    with Source(path) as source:
-        meter = Meter(2 * source.size, progress)
+    with ImportFile(path) as source:
+        meter = ProgressMeter(2 * source.size, progress)
         surveyor = Surveyor(source)
         for line in source.lines():
             surveyor.add(line)
-            meter.step(line.length)
+            meter.advance(line.length)
         return _Import(backend, source, surveyor.finish(), meter).run()
 
 
-class _Stopped(Exception):
+class _Cancelled(Exception):
     """The caller was interrupted and no longer waits."""
 
 
-class Meter:
+class ProgressMeter:
     """Reports progress; raises in the worker once the caller no longer waits."""
 
-    def __init__(self, total: int, progress: Progress | None, pace: int = _STEP) -> None:
+    def __init__(self, total: int, progress: Progress | None, pace: int = _PROGRESS_BYTES) -> None:
         """Call `progress` each time another `pace` of `total` is done."""
         self._total = total
         self._progress = progress
-        self._pace = pace
-        self._done = self._told = 0
+        self._interval = pace
+        self._done = self._reported = 0
         self.stopped = False
 
-    def step(self, size: int) -> None:
+    def advance(self, size: int) -> None:
         """Count `size` as done."""
         if self.stopped:
-            raise _Stopped
+            raise _Cancelled
         self._done += size
-        if self._progress is not None and self._done - self._told >= self._pace:
-            self._told = self._done
+        if self._progress is not None and self._done - self._reported >= self._interval:
+            self._reported = self._done
             self._progress(min(self._done, self._total), self._total)
 
-    def go_to(self, done: int) -> None:
+    def advance_to(self, done: int) -> None:
         """Set how much is done."""
         self._done = done
 
@@ -77,16 +88,16 @@ class Meter:
             self._progress(self._total, self._total)
 
 
-def patiently(backend: Backend, operation: Verb[T], meter: Meter) -> T:
+def run_without_deadline(backend: Backend, operation: Operation[T], meter: ProgressMeter) -> T:
     """Run an operation; the deadline covers only its wait in the queue, not its run."""
     pending, done = backend.submit(operation), threading.Event()
     pending.when_done(done.set)
     try:
-        if not done.wait(backend.deadline) and not pending.give_up():
+        if not done.wait(backend.deadline) and not pending.withdraw():
             done.wait()
     except BaseException:
         meter.stopped = True
-        if not pending.give_up():
+        if not pending.withdraw():
             done.wait()
         raise
     return pending.outcome()
@@ -95,71 +106,77 @@ def patiently(backend: Backend, operation: Verb[T], meter: Meter) -> T:
 class _Import:
     """The second pass of an import."""
 
-    def __init__(self, backend: Backend, source: Source, survey: Survey, meter: Meter) -> None:
+    def __init__(
+        self, backend: Backend, source: ImportFile, survey: Survey, meter: ProgressMeter
+    ) -> None:
         self._backend = backend
         self._source = source
         self._survey = survey
         self._meter = meter
         self._damage = dict(survey.damage)
-        self._extra = list(survey.extra)
-        self._whole = Arrived([], 0, [], [])
+        self._other_damage = list(survey.other_damage)
+        self._result = ImportResult([], 0, [], [])
 
     def run(self) -> ImportReport:
         """Import family after family, then set the order in which lists show them."""
-        total = self._whole
+        total = self._result
         for family in _families(self._survey.sections):
-            self._family(family)
-            self._meter.go_to(self._source.size + max(section.stop for section in family))
+            self._import_family(family)
+            self._meter.advance_to(self._source.size + max(section.stop for section in family))
         sessions = sorted(total.sessions)
-        for first in range(0, len(sessions), _AT_ONCE):
-            patiently(self._backend, in_order(sessions[first : first + _AT_ONCE]), self._meter)
+        for first in range(0, len(sessions), _REORDER_BATCH_SESSIONS):
+            run_without_deadline(
+                self._backend,
+                restore_list_order(sessions[first : first + _REORDER_BATCH_SESSIONS]),
+                self._meter,
+            )
         self._meter.finish()
         damage = [self._damage[number] for number in sorted(self._damage)]
         return ImportReport(
             sessions=len(sessions),
             messages=total.messages,
             skipped=tuple(total.skipped),
-            damage=(*damage, *self._extra, *total.damage),
+            damage=(*damage, *self._other_damage, *total.damage),
             redacted=self._survey.header.redacted,
         )
 
-    def _family(self, sections: Sequence[Section]) -> None:
-        content = Hold(self._source, self._survey, self._meter.step)
-        sessions = self._newcomers(sections)
-        operation = bring_in(sessions, content, ids.session_id)
-        imported = patiently(self._backend, operation, self._meter)
-        total = self._whole
+    def _import_family(self, sections: Sequence[Section]) -> None:
+        content = FileSource(self._source, self._survey, self._meter.advance)
+        sessions = self._read_sessions(sections)
+        operation = import_sessions(sessions, content, ids.session_id)
+        imported = run_without_deadline(self._backend, operation, self._meter)
+        total = self._result
         total.sessions += imported.sessions
         total.messages += imported.messages
         total.skipped += imported.skipped
         total.damage += imported.damage
         self._damage |= content.damaged
-        self._extra += content.missing.values()
+        self._other_damage += content.missing.values()
 
-    def _newcomers(self, sections: Sequence[Section]) -> list[Newcomer]:
+    def _read_sessions(self, sections: Sequence[Section]) -> list[ImportedSession]:
         """Return the sessions to import, parents first; report and skip those without a history."""
-        known: dict[str, Newcomer] = {}
+        known: dict[str, ImportedSession] = {}
         for section in sections:
             try:
-                known[section.id] = newcomer(self._source, section, self._extra.append)
+                known[section.id] = read_session(self._source, section, self._other_damage.append)
             except NotImportable as error:
-                self._leave_out(section.id, error)
-        found = {session.name: session for session in made_up(list(known.values()))}
+                self._record_skipped(section.id, error)
+        found = {session.source_id: session for session in missing_parents(list(known.values()))}
         for name in found:
             what = "the session is not in the file, but forks in the file start from it"
-            self._extra.append(Damage(what=what, session_id=name))
+            self._other_damage.append(Damage(what=what, session_id=name))
         for session in known.values():
             try:
-                check_starts(session, found)
+                check_branch_starts(session, found)
             except NotImportable as error:
-                self._leave_out(session.name, error)
+                self._record_skipped(session.source_id, error)
             else:
-                found[session.name] = session
+                found[session.source_id] = session
         return list(found.values())
 
-    def _leave_out(self, name: str, why: NotImportable) -> None:
+    def _record_skipped(self, name: str, why: NotImportable) -> None:
         what = f"the session was not imported: {why}"
-        self._extra.append(Damage(what=what, session_id=name))
+        self._other_damage.append(Damage(what=what, session_id=name))
 
 
 def _families(sections: dict[str, Section]) -> Iterator[list[Section]]:

@@ -17,12 +17,12 @@ from typing import Any, BinaryIO, Final, Self
 import msgspec
 
 from holdfast.errors import Invalid, StoreUnavailable, TooLarge
-from holdfast.transfer.format import LONGEST_LINE, BadLine, Record, decode_line
+from holdfast.transfer.format import MAX_LINE_BYTES, BadLine, Record, decode_line
 
-_PIECE: Final = 64 * 1024
-_BUFFER: Final = 1024 * 1024
-_SMALLEST: Final = 4096
-_BEGINNING: Final = b'{"type":"'
+_FIRST_READ_BYTES: Final = 64 * 1024
+_BUFFER_BYTES: Final = 1024 * 1024
+_MIN_BUFFER_BYTES: Final = 4096
+_LINE_START: Final = b'{"type":"'
 
 
 class RawLine(msgspec.Struct, frozen=True):
@@ -32,10 +32,10 @@ class RawLine(msgspec.Struct, frozen=True):
     offset: int
     length: int
     data: bytes
-    whole: bool
+    complete: bool
 
 
-class Source:
+class ImportFile:
     """A file of lines, read by offset."""
 
     def __init__(self, path: str) -> None:
@@ -73,10 +73,10 @@ class Source:
         """Return the lines between two offsets; `number` is that of the first."""
         end = self.size if stop is None else stop
         offset = start
-        buffer = min(max(end - start, _SMALLEST), _BUFFER)
-        with io.BufferedReader(_Pieces(self, start, end), buffer) as reader:
+        buffer = min(max(end - start, _MIN_BUFFER_BYTES), _BUFFER_BYTES)
+        with io.BufferedReader(_FileRange(self, start, end), buffer) as reader:
             while offset < end:
-                data, length, whole = self._line(reader, number)
+                data, length, whole = self._read_line(reader, number)
                 if not length:
                     raise StoreUnavailable(
                         f"{self.path} was truncated while it was read; import it again."
@@ -85,22 +85,22 @@ class Source:
                 offset += length
                 number += 1
 
-    def _line(self, reader: BinaryIO, number: int) -> tuple[bytes, int, bool]:
+    def _read_line(self, reader: BinaryIO, number: int) -> tuple[bytes, int, bool]:
         """Read a line; return its bytes, its length, and whether it ends with a newline.
 
         Of a long line that does not begin as ours do, only the first bytes are returned.
         """
-        data = reader.readline(_PIECE)
+        data = reader.readline(_FIRST_READ_BYTES)
         length = len(data)
-        if data.endswith(b"\n") or length < _PIECE:
+        if data.endswith(b"\n") or length < _FIRST_READ_BYTES:
             return data, length, data.endswith(b"\n")
-        held = [data] if data.startswith(_BEGINNING) else None
+        held = [data] if data.startswith(_LINE_START) else None
         while True:
-            piece = reader.readline(_BUFFER)
+            piece = reader.readline(_BUFFER_BYTES)
             length += len(piece)
-            if length > LONGEST_LINE:
+            if length > MAX_LINE_BYTES:
                 raise TooLarge(
-                    f"line {number} is longer than {LONGEST_LINE} bytes; nothing was imported."
+                    f"line {number} is longer than {MAX_LINE_BYTES} bytes; nothing was imported."
                 )
             if held is not None:
                 held.append(piece)
@@ -109,8 +109,8 @@ class Source:
 
     def record(self, offset: int) -> Record:
         """Decode again a line that was valid in the first pass."""
-        with io.BufferedReader(_Pieces(self, offset, self.size), _PIECE) as reader:
-            data, _, _ = self._line(reader, 0)
+        with io.BufferedReader(_FileRange(self, offset, self.size), _FIRST_READ_BYTES) as reader:
+            data, _, _ = self._read_line(reader, 0)
         try:
             return decode_line(data)
         except BadLine as error:
@@ -123,12 +123,12 @@ class Source:
         return os.pread(self._descriptor, size, offset)
 
 
-class _Pieces(io.RawIOBase):
+class _FileRange(io.RawIOBase):
     """A byte range of the file, with a read position of its own."""
 
-    def __init__(self, source: Source, start: int, stop: int) -> None:
-        self._source = source
-        self._at = start
+    def __init__(self, source: ImportFile, start: int, stop: int) -> None:
+        self._file = source
+        self._offset = start
         self._stop = stop
 
     def readable(self) -> bool:
@@ -137,8 +137,8 @@ class _Pieces(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
         """Read the next bytes into the buffer; return how many."""
-        size = min(len(buffer), self._stop - self._at)
-        data = self._source.read_at(self._at, size) if size > 0 else b""
+        size = min(len(buffer), self._stop - self._offset)
+        data = self._file.read_at(self._offset, size) if size > 0 else b""
         buffer[: len(data)] = data
-        self._at += len(data)
+        self._offset += len(data)
         return len(data)

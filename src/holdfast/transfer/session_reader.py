@@ -14,18 +14,18 @@ import msgspec
 
 from holdfast import codec, ids, validation
 from holdfast.clock import EPOCH, to_micros
-from holdfast.draft_parts import Chunk, Opening
+from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Invalid, StoreUnavailable
 from holdfast.operations.session_import import (
-    Item,
+    ImportedSession,
+    ImportItem,
     NewBranch,
-    Newcomer,
     NewDraft,
     NewMessage,
     NewTurn,
-    stand_in,
+    placeholder_message,
 )
-from holdfast.operations.sessions import check_changes, check_optional_text, identity
+from holdfast.operations.sessions import check_changes, check_optional_text, make_identity
 from holdfast.storage.protocol import MessageRow, QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
 from holdfast.transfer.format import (
     BadLine,
@@ -33,10 +33,10 @@ from holdfast.transfer.format import (
     BranchLine,
     DraftLine,
     EndLine,
+    MessageContent,
     MessageLine,
     QueuedLine,
     Record,
-    Said,
     SessionLine,
     TurnLine,
     UsageLine,
@@ -44,17 +44,17 @@ from holdfast.transfer.format import (
     from_money,
     to_message,
 )
-from holdfast.transfer.import_file import RawLine, Source
+from holdfast.transfer.import_file import ImportFile, RawLine
 from holdfast.transfer.survey import Section, Survey
-from holdfast.values import Damage, Holder, Measured, Usage
+from holdfast.values import Damage, Holder, MeasuredTokens, Usage
 
 T = TypeVar("T")
 L = TypeVar("L", EndLine, SessionLine)
-C = TypeVar("C", Usage, Measured)
-_NOBODY: Final = Holder("?", 0, "", "", "")
-_EARLIEST: Final = -50_000_000_000_000_000  # Microseconds; in the year 385.
-_RAW_BYTES: Final = 64 * 1024 * 1024
-_LONGEST_TOKEN: Final = 100
+C = TypeVar("C", Usage, MeasuredTokens)
+_UNKNOWN_HOLDER: Final = Holder("?", 0, "", "", "")
+_MIN_TIME_US: Final = -50_000_000_000_000_000  # Microseconds; in the year 385.
+_MAX_BAD_LINE_BYTES: Final = 64 * 1024 * 1024
+_MAX_TOKEN_LENGTH: Final = 100
 
 
 class NotImportable(Exception):
@@ -64,7 +64,9 @@ class NotImportable(Exception):
 # ------------------------------------------------------------------------ fields and branches
 
 
-def newcomer(source: Source, section: Section, report: Callable[[Damage], None]) -> Newcomer:
+def read_session(
+    source: ImportFile, section: Section, report: Callable[[Damage], None]
+) -> ImportedSession:
     """Return the fields and branches of a session; raise `NotImportable` if the latter are lost."""
     end = _read_again(source, section.end_at, EndLine)
     session_line = section.identity or _read_again(source, section.identity_at, SessionLine)
@@ -86,8 +88,8 @@ def newcomer(source: Source, section: Section, report: Callable[[Damage], None])
             what = "its title and other fields were lost: its line is damaged"
             report(Damage(what=what, session_id=section.id))
     _check_numbers(branches, is_stub=row.purged_at is not None)
-    return Newcomer(
-        name=section.id,
+    return ImportedSession(
+        source_id=section.id,
         row=row,
         branches=tuple(branches),
         turns=0 if end is None else min(end.turns, source.size),
@@ -100,10 +102,10 @@ def _updated_at(end: EndLine | None, branches: Sequence[NewBranch]) -> int:
     """Return when a session was last written to; the newest branch's start if unknown."""
     newest = max(branch.created_at for branch in branches)
     updated_at = None if end is None else end.updated_at
-    return newest if updated_at is None else max(_EARLIEST, to_micros(updated_at))
+    return newest if updated_at is None else max(_MIN_TIME_US, to_micros(updated_at))
 
 
-def _read_again(source: Source, offset: int | None, kind: type[L]) -> L | None:
+def _read_again(source: ImportFile, offset: int | None, kind: type[L]) -> L | None:
     """Decode again a line that was valid in the first pass; `None` if there was none."""
     if offset is None:
         return None
@@ -120,7 +122,7 @@ def _session_row(name: str, line: SessionLine | None, created_at: int) -> Sessio
         raise BadLine("its line belongs to another session")
     else:
         created_at = _micros(line.created_at)
-    fields = identity(
+    fields = make_identity(
         id=name,
         key=line.key,
         scope=line.scope,
@@ -145,12 +147,12 @@ def _session_row(name: str, line: SessionLine | None, created_at: int) -> Sessio
         created_at=created_at,
         pinned=line.pinned,
         archived=line.archived,
-        trashed_at=_maybe(_micros, line.trashed_at),
+        trashed_at=_optional(_micros, line.trashed_at),
         goal=None if line.goal is None else codec.to_json(line.goal),
         metadata=fields.metadata,
         parent=line.parent if related else None,
         relation=line.relation if related else None,
-        purged_at=_maybe(_micros, line.purged_at),
+        purged_at=_optional(_micros, line.purged_at),
     )
 
 
@@ -175,7 +177,7 @@ def _branch(session: str, line: BranchLine) -> NewBranch:
         last_seq=line.seq,
         reason=line.reason,
         created_at=created_at,
-        token=_token(line.token),
+        token=_check_token(line.token),
     )
 
 
@@ -185,14 +187,14 @@ def _check_numbers(branches: list[NewBranch], *, is_stub: bool) -> None:
         raise NotImportable("some of its branches are missing")
 
 
-def check_starts(session: Newcomer, known: Mapping[str, Newcomer]) -> None:
+def check_branch_starts(session: ImportedSession, known: Mapping[str, ImportedSession]) -> None:
     """Raise `NotImportable` unless each branch starts after a message of an earlier branch."""
     own: dict[int, NewBranch] = {}
     for branch in session.branches:
         if branch.parent is not None:
             name, number = branch.parent
             others = known[name].branches if name in known else ()
-            parent = own.get(number) if name == session.name else _numbered(others, number)
+            parent = own.get(number) if name == session.source_id else _find_branch(others, number)
             if parent is None or not parent.fork_seq < branch.fork_seq <= parent.last_seq:
                 raise NotImportable(
                     f"its branch {branch.number} starts at a message that does not exist"
@@ -200,13 +202,13 @@ def check_starts(session: Newcomer, known: Mapping[str, Newcomer]) -> None:
         own[branch.number] = branch
 
 
-def _numbered(branches: Iterable[NewBranch], number: int) -> NewBranch | None:
+def _find_branch(branches: Iterable[NewBranch], number: int) -> NewBranch | None:
     return next((branch for branch in branches if branch.number == number), None)
 
 
-def made_up(sessions: Sequence[Newcomer]) -> list[Newcomer]:
+def missing_parents(sessions: Sequence[ImportedSession]) -> list[ImportedSession]:
     """Return stubs for the missing sessions that these were forked from."""
-    known = {session.name for session in sessions}
+    known = {session.source_id for session in sessions}
     reach: dict[str, dict[int, int]] = {}
     oldest: dict[str, int] = {}
     for session in sessions:
@@ -217,10 +219,10 @@ def made_up(sessions: Sequence[Newcomer]) -> list[Newcomer]:
             ends = reach.setdefault(name, {})
             ends[number] = max(branch.fork_seq, ends.get(number, 0))
             oldest[name] = min(session.row.created_at, oldest.get(name, session.row.created_at))
-    return [_made_up(name, ends, oldest[name]) for name, ends in reach.items()]
+    return [_parent_stub(name, ends, oldest[name]) for name, ends in reach.items()]
 
 
-def _made_up(name: str, ends: Mapping[int, int], created_at: int) -> Newcomer:
+def _parent_stub(name: str, ends: Mapping[int, int], created_at: int) -> ImportedSession:
     """Return a stub that has these branches, up to these seqs."""
     row = _session_row(name, SessionLine(session=name, created_at=EPOCH), 0)
     row = msgspec.structs.replace(
@@ -239,16 +241,18 @@ def _made_up(name: str, ends: Mapping[int, int], created_at: int) -> Newcomer:
         )
         for number, last in sorted(ends.items())
     )
-    return Newcomer(name=name, row=row, branches=branches, turns=0, updated_at=created_at, rank=0)
+    return ImportedSession(
+        source_id=name, row=row, branches=branches, turns=0, updated_at=created_at, rank=0
+    )
 
 
 # -------------------------------------------------------------------------------- the content
 
 
-class Hold:
+class FileSource:
     """The sessions of a file as the source of an import; their content is read on demand."""
 
-    def __init__(self, source: Source, survey: Survey, step: Callable[[int], None]) -> None:
+    def __init__(self, source: ImportFile, survey: Survey, step: Callable[[int], None]) -> None:
         """Read from `source`; `step` is called with the number of bytes read."""
         self._source = source
         self._survey = survey
@@ -262,24 +266,24 @@ class Hold:
         if offset is None:
             return None
         record = self._source.record(offset)
-        fits = isinstance(record, BlobLine) and codec.digest(record.data) == sha256
+        fits = isinstance(record, BlobLine) and codec.sha256_hex(record.data) == sha256
         return record.data if isinstance(record, BlobLine) and fits else None
 
-    def items(self, session: Newcomer) -> Iterator[Item]:
+    def items(self, session: ImportedSession) -> Iterator[ImportItem]:
         """Return the content of a session, in the order of the file."""
-        section = self._survey.sections.get(session.name)
-        filler = _Filler(session, self.damaged, self.missing)
+        section = self._survey.sections.get(session.source_id)
+        filler = _GapFiller(session, self.damaged, self.missing)
         if section is not None:
-            reader = _Reader(self.blob)
+            reader = _RowDecoder(self.blob)
             for line in self._source.lines(section.start, section.stop, section.first_line):
                 self._step(line.length)
-                yield from self._item(section.id, line, reader, filler)
-        if section is None or not section.cut:
+                yield from self._decode_item(section.id, line, reader, filler)
+        if section is None or not section.truncated:
             yield from filler.finish()
 
-    def _item(
-        self, session: str, line: RawLine, reader: _Reader, filler: _Filler
-    ) -> Iterator[Item]:
+    def _decode_item(
+        self, session: str, line: RawLine, reader: _RowDecoder, filler: _GapFiller
+    ) -> Iterator[ImportItem]:
         record: Record | None = None
         try:
             record = decode_line(line.data)
@@ -288,23 +292,23 @@ class Hold:
             if isinstance(record, MessageLine):
                 yield from filler.message(reader.message(record))
             elif isinstance(record, BranchLine):
-                yield from filler.branch(record.number)
+                yield from filler.advance_to(record.number)
             elif isinstance(record, TurnLine | UsageLine | QueuedLine | DraftLine):
                 yield from filler.finish()
-                yield reader.belonging(record)
+                yield reader.other_row(record)
         except (BadLine, Invalid) as error:
             if record is not None:
                 what = f"line {line.number} {error}"
                 self.damaged[line.number] = Damage(what=what, session_id=session)
-            filler.bad(line)
+            filler.keep_bad_line(line)
 
 
-class _Filler:
+class _GapFiller:
     """Passes on messages in order of seq, and inserts placeholders for missing ones."""
 
     def __init__(
         self,
-        session: Newcomer,
+        session: ImportedSession,
         damaged: dict[int, Damage],
         missing: dict[tuple[str, int, int], Damage],
     ) -> None:
@@ -312,100 +316,102 @@ class _Filler:
         self._damaged = damaged
         self._missing = missing
         self._branches = {branch.number: branch for branch in session.branches}
-        self._left = list(session.branches)
-        self._bad: list[RawLine] = []
-        self._size = 0
-        self._next = 1 if not session.branches else session.branches[0].fork_seq + 1
+        self._open_branches = list(session.branches)
+        self._bad_lines: list[RawLine] = []
+        self._bad_bytes = 0
+        self._next_seq = 1 if not session.branches else session.branches[0].fork_seq + 1
 
-    def bad(self, line: RawLine) -> None:
+    def keep_bad_line(self, line: RawLine) -> None:
         """Keep a line that cannot be read: it may be the next message that is missing."""
-        self._size += len(line.data)
-        keep = line.data if self._size <= _RAW_BYTES else b""
-        self._bad.append(msgspec.structs.replace(line, data=keep))
+        self._bad_bytes += len(line.data)
+        keep = line.data if self._bad_bytes <= _MAX_BAD_LINE_BYTES else b""
+        self._bad_lines.append(msgspec.structs.replace(line, data=keep))
 
-    def branch(self, number: int) -> Iterator[NewMessage]:
+    def advance_to(self, number: int) -> Iterator[NewMessage]:
         """Advance to a branch, with placeholders for what is missing of those before it."""
-        while self._left and self._left[0].number < number:
-            yield from self._fill(self._left[0].last_seq)
-            self._left.pop(0)
-            self._next = self._left[0].fork_seq + 1 if self._left else 0
+        while self._open_branches and self._open_branches[0].number < number:
+            yield from self._fill(self._open_branches[0].last_seq)
+            self._open_branches.pop(0)
+            self._next_seq = self._open_branches[0].fork_seq + 1 if self._open_branches else 0
 
     def message(self, item: NewMessage) -> Iterator[NewMessage]:
         """Return a message, after placeholders for those missing before it."""
-        yield from self.branch(item.branch)
+        yield from self.advance_to(item.branch)
         branch, seq = self._branches.get(item.branch), item.row.seq
         if branch is None or seq > branch.last_seq:
             return  # Beyond what the branches of the file use.
-        current = self._left[0].number if self._left else 0
-        if item.branch != current or seq < self._next:
+        current = self._open_branches[0].number if self._open_branches else 0
+        if item.branch != current or seq < self._next_seq:
             raise BadLine("is out of order")
         yield from self._fill(seq - 1)
-        self._forget()
-        self._next = seq + 1
+        self._drop_bad_lines()
+        self._next_seq = seq + 1
         yield item
 
     def finish(self) -> Iterator[NewMessage]:
         """Return placeholders for what is missing of the remaining branches."""
-        if self._left:
-            yield from self.branch(self._left[-1].number + 1)
+        if self._open_branches:
+            yield from self.advance_to(self._open_branches[-1].number + 1)
 
-    def _forget(self) -> None:
+    def _drop_bad_lines(self) -> None:
         """Drop the unreadable lines kept so far: no message is missing where they were."""
-        self._bad, self._size = [], 0
+        self._bad_lines, self._bad_bytes = [], 0
 
     def _fill(self, last: int) -> Iterator[NewMessage]:
         """Return placeholders up to `last`, holding the unreadable lines read before it."""
-        number = self._left[0].number
-        first = self._next
-        raw = iter(self._bad)
+        number = self._open_branches[0].number
+        first = self._next_seq
+        raw = iter(self._bad_lines)
         for seq in range(first, last + 1):
             line = next(raw, None)
             text = None
             if line is not None:
                 text = line.data.decode("utf-8", "backslashreplace").removesuffix("\n")
-            yield stand_in(self._name, number, seq, text)
+            yield placeholder_message(self._name, number, seq, text)
         self._report(first, last)
-        self._next = max(self._next, last + 1)
+        self._next_seq = max(self._next_seq, last + 1)
 
     def _report(self, first: int, last: int) -> None:
         if last < first:
             return
-        for seq, line in zip(range(first, last + 1), self._bad, strict=False):
+        for seq, line in zip(range(first, last + 1), self._bad_lines, strict=False):
             what = f"line {line.number} cannot be read; a placeholder replaces message {seq}"
             self._damaged[line.number] = Damage(what=what, session_id=self._name, seq=seq)
-        missing = first + len(self._bad)
+        missing = first + len(self._bad_lines)
         if missing <= last:
             what = f"messages {missing} to {last} are missing in the file"
             damage = Damage(what=what, session_id=self._name, seq=missing)
-            self._missing[self._name, self._left[0].number, missing] = damage
-        self._forget()
+            self._missing[self._name, self._open_branches[0].number, missing] = damage
+        self._drop_bad_lines()
 
 
-class _Reader:
+class _RowDecoder:
     """Decodes lines into rows, with the validation that input from a caller gets."""
 
-    def __init__(self, blob: codec.GetBlob) -> None:
+    def __init__(self, blob: codec.BlobReader) -> None:
         self._blob = blob
 
     def message(self, line: MessageLine) -> NewMessage:
         """Return the row of a message."""
-        item = _encoded(line, line.id)
+        item = _encode(line, line.id)
         crc = codec.checksum(item.id, line.turn, item.body)
         row = MessageRow(line.seq, item.id, line.turn, crc, item.body)
-        return NewMessage(branch=line.branch, row=row, blobs=item.blobs, needs=item.refers)
+        return NewMessage(
+            branch=line.branch, row=row, blobs=item.blobs, needed_blobs=item.blob_refs
+        )
 
-    def belonging(self, line: TurnLine | UsageLine | QueuedLine | DraftLine) -> Item:
+    def other_row(self, line: TurnLine | UsageLine | QueuedLine | DraftLine) -> ImportItem:
         """Return the row of a turn, usage, queued message or draft."""
         if isinstance(line, TurnLine):
-            return _turn(line)
+            return _new_turn(line)
         if isinstance(line, UsageLine):
-            return _used(line)
+            return _usage_row(line)
         if isinstance(line, QueuedLine):
             return self._queued(line)
-        return _draft(line)
+        return _new_draft(line)
 
     def _queued(self, line: QueuedLine) -> QueueRow:
-        item = _encoded(line.message, line.id)
+        item = _encode(line.message, line.id)
         blobs = dict(item.blobs)
         for sha256 in line.blobs:
             data = self._blob(sha256) if validation.is_sha256(sha256) else None
@@ -415,35 +421,35 @@ class _Reader:
         return QueueRow(0, item.id, _micros(line.created_at), item.body, tuple(blobs.items()))
 
 
-def _encoded(line: MessageLine | Said, message_id: str) -> codec.Encoded:
+def _encode(line: MessageLine | MessageContent, message_id: str) -> codec.EncodedMessage:
     """Validate and encode a message like one that is appended."""
     return codec.encode(to_message(line, message_id), EPOCH, limit=None, known=True)
 
 
-def _used(line: UsageLine) -> UsageRow:
+def _usage_row(line: UsageLine) -> UsageRow:
     day = (line.day - EPOCH.date()).days
     if day < 0:
         raise BadLine("has a day before 1970")
     cost = from_money(line.cost)
-    return UsageRow(day, line.model, _counts(line.usage), cost, _counts(line.measured))
+    return UsageRow(day, line.model, _check_counts(line.usage), cost, _check_counts(line.measured))
 
 
-def _turn(line: TurnLine) -> NewTurn:
+def _new_turn(line: TurnLine) -> NewTurn:
     check_optional_text(line.run_id, "run_id")
     check_optional_text(line.model, "model")
     row = TurnRow(
         session=0,
         number=line.number,
-        token=_token(line.token),
+        token=_check_token(line.token),
         state=line.state,
         run_id=line.run_id,
         model=line.model,
-        holder=_NOBODY,
+        holder=_UNKNOWN_HOLDER,
         lease_until=0,
         first_seq=line.first_seq,
         started_at=_micros(line.started_at),
-        ended_at=_maybe(_micros, line.ended_at),
-        usage=_counts(line.usage),
+        ended_at=_optional(_micros, line.ended_at),
+        usage=_check_counts(line.usage),
         cost=from_money(line.cost),
         error=line.error,
     )
@@ -454,19 +460,19 @@ def _turn(line: TurnLine) -> NewTurn:
             call_id=tool.call_id,
             name=tool.name,
             outcome=tool.outcome,
-            started_at=_maybe(_micros, tool.started_at),
-            ended_at=_maybe(_micros, tool.ended_at),
+            started_at=_optional(_micros, tool.started_at),
+            ended_at=_optional(_micros, tool.ended_at),
         )
         for tool in line.tools
     )
     return NewTurn(row, tools)
 
 
-def _draft(line: DraftLine) -> NewDraft:
+def _new_draft(line: DraftLine) -> NewDraft:
     if line.number == 0:
         if line.id is None or line.at is None:
             raise BadLine("opens a draft without an id or a time")
-        opening = Opening(validation.check_name(line.id, "id"), line.model, _micros(line.at))
+        opening = DraftOpening(validation.check_name(line.id, "id"), line.model, _micros(line.at))
         return NewDraft(line.turn, 0, codec.to_json(opening), line.id)
     for number, delta in enumerate(line.deltas):
         validation.check_part(delta, number)
@@ -474,7 +480,7 @@ def _draft(line: DraftLine) -> NewDraft:
         validation.check_usage(line.usage)
     if line.cost is not None:
         validation.to_cost(line.cost)
-    chunk = Chunk(line.deltas, line.usage, line.cost)
+    chunk = DraftChunk(line.deltas, line.usage, line.cost)
     return NewDraft(line.turn, line.number, codec.to_json(chunk), None)
 
 
@@ -483,22 +489,22 @@ def _draft(line: DraftLine) -> NewDraft:
 
 def _micros(moment: datetime) -> int:
     micros = to_micros(moment)
-    if micros < _EARLIEST:
+    if micros < _MIN_TIME_US:
         raise BadLine("has a time that is out of range")
     return micros
 
 
-def _maybe(convert: Callable[[datetime], T], value: datetime | None) -> T | None:
+def _optional(convert: Callable[[datetime], T], value: datetime | None) -> T | None:
     return None if value is None else convert(value)
 
 
-def _counts(counts: C) -> C:
+def _check_counts(counts: C) -> C:
     if not all(0 <= count <= 2**63 - 1 for count in msgspec.structs.astuple(counts)):
         raise BadLine("has counts that are negative or out of range")
     return counts
 
 
-def _token(text: str) -> str:
+def _check_token(text: str) -> str:
     """Return the token; empty if no store could have written it."""
-    fits = len(text) <= _LONGEST_TOKEN and text.isascii() and text.isprintable()
+    fits = len(text) <= _MAX_TOKEN_LENGTH and text.isascii() and text.isprintable()
     return text if fits else ""

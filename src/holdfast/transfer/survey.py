@@ -19,15 +19,15 @@ from holdfast import codec, validation
 from holdfast.clock import to_micros
 from holdfast.errors import Invalid, TooLarge
 from holdfast.transfer.format import (
-    DEEPEST,
-    LONGEST_HEADER,
+    MAX_HEADER_BYTES,
+    MAX_LINE_DEPTH,
     VERSION,
     BadLine,
     BlobLine,
     BranchLine,
     EndLine,
+    FormatVersion,
     Header,
-    Introduction,
     MessageLine,
     Record,
     SessionLine,
@@ -35,14 +35,14 @@ from holdfast.transfer.format import (
     decode_line,
     is_too_deep,
 )
-from holdfast.transfer.import_file import RawLine, Source
+from holdfast.transfer.import_file import ImportFile, RawLine
 from holdfast.values import Damage
 
-MOST_DAMAGED: Final = 10_000
-_MOST_SESSIONS: Final = 1_000_000
-_MOST_BLOBS: Final = 10_000_000
-_SHORTEST_MESSAGE: Final = 64
-_NOT_OURS: Final = "is not an export of Holdfast; nothing was imported."
+MAX_DAMAGED_LINES: Final = 10_000
+_MAX_SESSIONS: Final = 1_000_000
+_MAX_BLOBS: Final = 10_000_000
+_MIN_MESSAGE_BYTES: Final = 64
+_NOT_AN_EXPORT: Final = "is not an export of Holdfast; nothing was imported."
 
 
 class Section(msgspec.Struct):
@@ -61,9 +61,9 @@ class Section(msgspec.Struct):
     identity: SessionLine | None = None
     branches: dict[int, BranchLine] = {}
     parents: tuple[str, ...] = ()
-    reach: int = 0
+    last_seq: int = 0
     messages: int = 0
-    cut: bool = False
+    truncated: bool = False
 
 
 class Survey(msgspec.Struct):
@@ -73,26 +73,26 @@ class Survey(msgspec.Struct):
     sections: dict[str, Section]
     blobs: dict[bytes, int]
     damage: dict[int, Damage]
-    extra: list[Damage]
+    other_damage: list[Damage]
 
 
 class Surveyor:
     """Reads a file once, line by line, and builds its `Survey`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ImportFile) -> None:
         """Read the header; raise `Invalid` if the file is not an export."""
         self._source = source
-        self._header = _header(source)
+        self._header = _read_header(source)
         self._sections: dict[str, Section] = {}
         self._blobs: dict[bytes, int] = {}
         self._damage: dict[int, Damage] = {}
-        self._extra: list[Damage] = []
+        self._other_damage: list[Damage] = []
         self._section: Section | None = None
         # Offset and number of the first line whose session is not known yet.
-        self._loose: tuple[int, int] | None = None
-        self._lines = self._sum = self._bad = 0  # Since the last session ended.
-        self._alive = self._claimed = 0
-        self._used: set[int] = set()  # The branches that have messages.
+        self._unassigned: tuple[int, int] | None = None
+        self._lines = self._checksum = self._bad_lines = 0  # Since the last session ended.
+        self._live_sessions = self._claimed_messages = 0
+        self._used_branches: set[int] = set()  # The branches that have messages.
 
     def add(self, line: RawLine) -> None:
         """Check the next line."""
@@ -100,84 +100,86 @@ class Surveyor:
             return
         if is_too_deep(line.data):
             raise TooLarge(
-                f"line {line.number} is nested more than {DEEPEST} levels deep; "
+                f"line {line.number} is nested more than {MAX_LINE_DEPTH} levels deep; "
                 "nothing was imported."
             )
-        record = self._read(line)
+        record = self._decode(line)
         self._lines += 1
-        self._sum = crc32(line.data, self._sum)
+        self._checksum = crc32(line.data, self._checksum)
         if self._section is None:
-            self._loose = self._loose or (line.offset, line.number)
+            self._unassigned = self._unassigned or (line.offset, line.number)
             return
         self._section.stop = line.offset + line.length
         if isinstance(record, EndLine):
             self._close()
         else:
-            self._section.cut = record is not None or not line.whole
+            self._section.truncated = record is not None or not line.complete
 
-    def _read(self, line: RawLine) -> Record | None:
+    def _decode(self, line: RawLine) -> Record | None:
         try:
-            if not line.whole:
+            if not line.complete:
                 raise BadLine("is cut off")  # noqa: TRY301
             record = decode_line(line.data)
-            self._record(line, record)
+            self._add_record(line, record)
         except BadLine as error:
-            self._bad += 1
-            self._note(line.number, str(error))
+            self._bad_lines += 1
+            self._record_damage(line.number, str(error))
             return None
         return record
 
-    def _note(self, number: int, why: str) -> None:
+    def _record_damage(self, number: int, why: str) -> None:
         """Record a damaged line; raise `Invalid` if there are too many."""
         session = None if self._section is None else self._section.id
         self._damage[number] = Damage(what=f"line {number} {why}", session_id=session)
-        if len(self._damage) > MOST_DAMAGED:
+        if len(self._damage) > MAX_DAMAGED_LINES:
             raise Invalid(
-                f"more than {MOST_DAMAGED} lines are damaged, up to line {number}; nothing was "
-                "imported."
+                f"more than {MAX_DAMAGED_LINES} lines are damaged, up to line {number}; nothing "
+                "was imported."
             )
 
     def finish(self) -> Survey:
         """Return the survey, after the last line was added."""
-        cut = self._section is not None and self._section.cut
+        cut = self._section is not None and self._section.truncated
         last = self._section
         self._close()
         if last is not None:
-            last.cut = cut
-        missing = self._header.sessions - self._alive
+            last.truncated = cut
+        missing = self._header.sessions - self._live_sessions
         if missing > 0:
             what = "a session is" if missing == 1 else f"{missing} sessions are"
-            self._extra.append(Damage(what=f"{what} missing at the end"))
-        return Survey(self._header, self._sections, self._blobs, self._damage, self._extra)
+            self._other_damage.append(Damage(what=f"{what} missing at the end"))
+        return Survey(self._header, self._sections, self._blobs, self._damage, self._other_damage)
 
     # ------------------------------------------------------------------------------- records
 
-    def _record(self, line: RawLine, record: Record) -> None:
+    def _add_record(self, line: RawLine, record: Record) -> None:
         if isinstance(record, BlobLine):
             self._blob(line, record)
             return
-        section = self._of(line, record.session)
+        section = self._section_for(line, record.session)
         if isinstance(record, SessionLine):
             section.identity, section.identity_at = record, line.offset
         elif isinstance(record, BranchLine):
             section.branches[record.number] = record
         elif isinstance(record, MessageLine):
             section.messages += 1
-            self._used.add(record.branch)
+            self._used_branches.add(record.branch)
         elif isinstance(record, EndLine):
             self._end(line, section, record)
 
     def _blob(self, line: RawLine, record: BlobLine) -> None:
-        if not validation.is_sha256(record.sha256) or codec.digest(record.data) != record.sha256:
+        if (
+            not validation.is_sha256(record.sha256)
+            or codec.sha256_hex(record.data) != record.sha256
+        ):
             raise BadLine("does not fit its hash")
         self._blobs.setdefault(bytes.fromhex(record.sha256), line.offset)
-        if len(self._blobs) > _MOST_BLOBS:
+        if len(self._blobs) > _MAX_BLOBS:
             raise TooLarge(
-                f"line {line.number}: there are more than {_MOST_BLOBS} blobs; "
-                "nothing was imported."
+                f"line {line.number}: there are more than {_MAX_BLOBS} blobs; nothing was imported."
             )
 
-    def _of(self, line: RawLine, session: str) -> Section:
+    def _section_for(self, line: RawLine, session: str) -> Section:
         """Return the section of a line's session; the lines of a session are contiguous."""
         if self._section is not None and self._section.id == session:
             return self._section
@@ -185,25 +187,25 @@ class Surveyor:
             self._close()
         if session in self._sections:
             raise BadLine("belongs to a session whose lines ended before")
-        if len(self._sections) >= _MOST_SESSIONS:
+        if len(self._sections) >= _MAX_SESSIONS:
             raise TooLarge(
-                f"line {line.number}: there are more than {_MOST_SESSIONS} sessions; "
+                f"line {line.number}: there are more than {_MAX_SESSIONS} sessions; "
                 "nothing was imported."
             )
-        start, number = self._loose or (line.offset, line.number)
+        start, number = self._unassigned or (line.offset, line.number)
         section = Section(session, start, number, line.offset, branches={})
         self._sections[session] = self._section = section
-        self._loose = None
+        self._unassigned = None
         return section
 
     def _end(self, line: RawLine, section: Section, record: EndLine) -> None:
         missing = record.lines - self._lines
         if missing > 0:
             what = f"{missing} lines are missing before line {line.number}"
-            self._extra.append(Damage(what=what, session_id=section.id))
-        elif not self._bad and record.checksum != f"{self._sum:08x}":
+            self._other_damage.append(Damage(what=what, session_id=section.id))
+        elif not self._bad_lines and record.checksum != f"{self._checksum:08x}":
             what = f"the lines before line {line.number} are not those that were exported"
-            self._extra.append(Damage(what=what, session_id=section.id))
+            self._other_damage.append(Damage(what=what, session_id=section.id))
         section.end_at = line.offset
         section.identity = section.identity or record.identity
         section.branches = {branch.number: branch for branch in record.branches}
@@ -211,49 +213,51 @@ class Surveyor:
     def _close(self) -> None:
         """Finish a section; drop what can be read again from its last line."""
         section, self._section = self._section, None
-        used, self._used = self._used, set()
-        self._loose, self._lines, self._sum, self._bad = None, 0, 0, 0
+        used, self._used_branches = self._used_branches, set()
+        self._unassigned, self._lines, self._checksum, self._bad_lines = None, 0, 0, 0
         if section is None:
             return
         branches = [branch for branch in section.branches.values() if branch.session == section.id]
         foreign = [branch for branch in branches if branch.parent_id not in {None, section.id}]
-        self._claimed += sum(max(0, branch.seq - branch.fork_seq) for branch in branches)
+        self._claimed_messages += sum(max(0, branch.seq - branch.fork_seq) for branch in branches)
         # Messages shared with a branch that is not in the file would all become placeholders.
-        self._claimed += sum(branch.fork_seq for branch in foreign if not self._is_there(branch))
-        self._refuse_claims()
-        section.reach = max((branch.seq for branch in branches), default=0)
+        self._claimed_messages += sum(
+            branch.fork_seq for branch in foreign if not self._has_parent(branch)
+        )
+        self._check_claims()
+        section.last_seq = max((branch.seq for branch in branches), default=0)
         section.parents = tuple(dict.fromkeys(b.parent_id for b in foreign if b.parent_id))
         for number in sorted(used - section.branches.keys()):
             what = f"the start of branch {number} was lost; its messages were not imported"
-            self._extra.append(Damage(what=what, session_id=section.id))
-        section.cut = False
-        self._alive += section.identity is None or section.identity.purged_at is None
+            self._other_damage.append(Damage(what=what, session_id=section.id))
+        section.truncated = False
+        self._live_sessions += section.identity is None or section.identity.purged_at is None
         if section.end_at is not None:
             section.identity, section.branches = None, {}
 
-    def _is_there(self, branch: BranchLine) -> bool:
+    def _has_parent(self, branch: BranchLine) -> bool:
         parent = self._sections.get(branch.parent_id or "")
-        return parent is not None and branch.fork_seq <= parent.reach
+        return parent is not None and branch.fork_seq <= parent.last_seq
 
-    def _refuse_claims(self) -> None:
+    def _check_claims(self) -> None:
         """Raise `TooLarge` if a few lines claim more messages than the file can have."""
-        if self._claimed > self._source.size // _SHORTEST_MESSAGE + MOST_DAMAGED:
+        if self._claimed_messages > self._source.size // _MIN_MESSAGE_BYTES + MAX_DAMAGED_LINES:
             raise TooLarge(
-                f"the file claims {self._claimed} messages, more than its size allows; nothing was "
-                "imported."
+                f"the file claims {self._claimed_messages} messages, more than its size allows; "
+                "nothing was imported."
             )
 
 
-def _header(source: Source) -> Header:
-    first = source.read_at(0, LONGEST_HEADER).partition(b"\n")
+def _read_header(source: ImportFile) -> Header:
+    first = source.read_at(0, MAX_HEADER_BYTES).partition(b"\n")
     if not first[1]:
-        raise Invalid(f"{source.path} {_NOT_OURS}")
+        raise Invalid(f"{source.path} {_NOT_AN_EXPORT}")
     try:
-        introduction = msgspec.json.decode(first[0], type=Introduction)
+        introduction = msgspec.json.decode(first[0], type=FormatVersion)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise Invalid(f"{source.path} {_NOT_OURS}") from None
+        raise Invalid(f"{source.path} {_NOT_AN_EXPORT}") from None
     if introduction.type != "holdfast":
-        raise Invalid(f"{source.path} {_NOT_OURS}")
+        raise Invalid(f"{source.path} {_NOT_AN_EXPORT}")
     if introduction.version > VERSION:
         raise Invalid(
             f"{source.path} was exported by a newer Holdfast (format version "
@@ -266,5 +270,5 @@ def _header(source: Source) -> Header:
     except BadLine as error:
         raise Invalid(f"line 1 of {source.path} {error}; nothing was imported.") from None
     if header.version != VERSION:
-        raise Invalid(f"{source.path} {_NOT_OURS}")
+        raise Invalid(f"{source.path} {_NOT_AN_EXPORT}")
     return header

@@ -16,11 +16,11 @@ from holdfast import tokens, validation
 from holdfast.errors import BadQuery, SessionNotFound
 from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
 from holdfast.ids import split_turn_id
-from holdfast.operations.history import Report, covered_by, newest_summary, read_span
-from holdfast.operations.leases import settled
-from holdfast.operations.token_calibration import factor
+from holdfast.operations.history import DamageCallback, last_covered_seq, newest_summary, read_span
+from holdfast.operations.leases import final_outcome
+from holdfast.operations.token_calibration import correction_factor
 from holdfast.operations.turns import is_abandoned
-from holdfast.storage.protocol import Foreseen, Foresight, HeadRow, Look, Query, Snapshot
+from holdfast.storage.protocol import HeadRow, Prefetch, Prefetched, PrefetchItem, Query, Snapshot
 from holdfast.values import (
     JSON,
     WHOLE_OUTPUT,
@@ -34,19 +34,26 @@ from holdfast.values import (
     Window,
 )
 from holdfast.windows import compat
-from holdfast.windows.budget import Fitted, Limits, fit
-from holdfast.windows.pairing import Answer, Block, Outcomes, exchanges, fill, size
+from holdfast.windows.budget import FitResult, WindowLimits, fit
+from holdfast.windows.pairing import (
+    MessageBlock,
+    Outcomes,
+    PairedResult,
+    add_missing_results,
+    group_messages,
+    sent_count,
+)
 from holdfast.windows.provider_rules import RULES
-from holdfast.windows.rendering import worded
-from holdfast.windows.roles import Shaped, shape
-from holdfast.windows.selection import choose
-from holdfast.windows.tokenizers import exact
+from holdfast.windows.rendering import render
+from holdfast.windows.roles import OrderedMessages, apply_rules
+from holdfast.windows.selection import select_messages
+from holdfast.windows.tokenizers import tokenizer_for
 
 _FIRST_PAGE: Final = 64
 _OVER_BUDGET: Final = "over the budget"
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a window."""
 
     provider: Provider
@@ -58,7 +65,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     timestamps: bool
 
 
-def check_wish(options: Wish) -> Wish:
+def check_options(options: WindowOptions) -> WindowOptions:
     """Return valid options, with a blank `system` as None; `BadQuery` if one is invalid."""
     if options.provider not in get_args(Provider):
         raise BadQuery(f"provider: must be one of {', '.join(get_args(Provider))}")
@@ -76,26 +83,26 @@ def check_wish(options: Wish) -> Wish:
     return options
 
 
-def window(session: int, options: Wish, report: Report) -> Query[Window]:
+def window(session: int, options: WindowOptions, report: DamageCallback) -> Query[Window]:
     """Return the query that builds a window of a session's history."""
 
     def run(snapshot: Snapshot) -> Window:
         head = snapshot.head(session)
         if head is None:
             raise SessionNotFound("this session is no longer in the store.")
-        return _Maker(snapshot, head, options, report).make()
+        return _WindowBuilder(snapshot, head, options, report).build()
 
-    looks: tuple[Look, ...] = ("session", "usage", "summary")
-    return Foreseen(run, Foresight(session, newest=_FIRST_PAGE, looks=looks))
+    looks: tuple[PrefetchItem, ...] = ("session", "usage", "summary")
+    return Prefetched(run, Prefetch(session, newest=_FIRST_PAGE, items=looks))
 
 
 def window_of(provider: Provider, text: str) -> Window:
     """Return a window of a single user message that belongs to no history."""
     message = Message.user(text)
-    items = [gemini.encode(message)] if provider == "gemini" else _WRITERS[provider](message)
+    items = [gemini.encode(message)] if provider == "gemini" else _ENCODERS[provider](message)
     return Window(
         provider=provider,
-        messages=tuple(map(sendable, items)),
+        messages=tuple(map(with_valid_unicode, items)),
         system=None,
         tokens=tokens.of_message(message),
         left_out=(),
@@ -104,66 +111,70 @@ def window_of(provider: Provider, text: str) -> Window:
     )
 
 
-class _View(msgspec.Struct, frozen=True):
+class _TailFit(msgspec.Struct, frozen=True):
     """How much of the tail read so far fits, and what is excluded."""
 
-    fitted: Fitted
-    note: Message | None
+    fitted: FitResult
+    summary_message: Message | None
     left_out: Counter[str]
     unread: int
-    asked: bool
-    limits: Limits
-    noted: int
+    has_user_message: bool
+    limits: WindowLimits
+    summary_seq: int
 
 
-class _Maker:
+class _WindowBuilder:
     """Builds one window from one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, head: HeadRow, options: Wish, report: Report) -> None:
+    def __init__(
+        self, snapshot: Snapshot, head: HeadRow, options: WindowOptions, report: DamageCallback
+    ) -> None:
         self._snapshot = snapshot
         self._head = head
-        self._wish = options
+        self._options = options
         self._report = report
         self._rules = RULES[options.provider]
         model = self._model()
-        exactly = exact(model)
+        exactly = tokenizer_for(model)
         self._count = exactly or tokens.of_text
-        self._factor = 1.0 if exactly or model is None else factor(snapshot.measured(model))
+        self._factor = (
+            1.0 if exactly or model is None else correction_factor(snapshot.measured(model))
+        )
 
-    def make(self) -> Window:
+    def build(self) -> Window:
         """Read the history, select what fits, and encode it for the provider."""
         summary = self._summary()
         covered = 0 if summary is None else self._covered(summary)
         first = self._first_user()
-        view = self._view(summary, covered, first)
-        lead, kept, out = self._led(view, first)
-        shaped = shape(
-            [self._filled(block) for block in kept],
-            view.note,
+        view = self._fit_tail(summary, covered, first)
+        lead, kept, out = self._with_first_user(view, first)
+        shaped = apply_rules(
+            [self._with_file_data(block) for block in kept],
+            view.summary_message,
             self._rules,
-            [self._filled(block) for block in lead],
+            [self._with_file_data(block) for block in lead],
         )
-        cost = self._cost(view.note, view.limits, [*lead, *kept])
+        cost = self._cost(view.summary_message, view.limits, [*lead, *kept])
         return Window(
-            provider=self._wish.provider,
-            messages=tuple(self._written(shaped)),
-            system=_unicode(self._system(shaped.system)),
+            provider=self._options.provider,
+            messages=tuple(self._encode_all(shaped)),
+            system=_to_unicode(self._system(shaped.system)),
             tokens=cost,
-            left_out=self._left_out(view, covered, lead, sum(b.messages for b in out), shaped),
+            left_out=self._left_out(view, covered, lead, sum(b.message_count for b in out), shaped),
             notes=tuple(self._notes(view, cost, lead)),
             call_ids=shaped.call_ids,
         )
 
-    def _view(self, summary: Message | None, covered: int, first: Message | None) -> _View:
+    def _fit_tail(self, summary: Message | None, covered: int, first: Message | None) -> _TailFit:
         """Read back from the end, a page at a time, until more would not fit."""
         tail: list[Message] = []
         low, page = self._head.seq + 1, _FIRST_PAGE
-        if self._wish.max_tokens is None and self._wish.max_messages is None:
+        if self._options.max_tokens is None and self._options.max_messages is None:
             page = self._head.seq
         while True:
             if low <= covered + 1 or not self._has_room(tail):
-                view = self._fitted(tail, summary, covered, first)
-                if low <= covered + 1 or (view.fitted.full and view.asked):
+                view = self._fit_messages(tail, summary, covered, first)
+                if low <= covered + 1 or (view.fitted.is_full and view.has_user_message):
                     return view
             high, low = low - 1, max(covered + 1, low - page)
             tail = self._read(low, high) + tail
@@ -171,7 +182,7 @@ class _Maker:
 
     def _has_room(self, tail: Sequence[Message]) -> bool:
         """True if, by the stored token counts, there is certainly room for more messages."""
-        budget, max_messages = self._budget(), self._wish.max_messages
+        budget, max_messages = self._budget(), self._options.max_messages
         if budget is not None and self._count is not tokens.of_text:
             budget //= 2
         tail_tokens = sum(message.tokens or 0 for message in tail)
@@ -179,82 +190,93 @@ class _Maker:
             max_messages is None or len(tail) < max_messages
         )
 
-    def _fitted(
+    def _fit_messages(
         self, tail: list[Message], summary: Message | None, covered: int, first: Message | None
-    ) -> _View:
+    ) -> _TailFit:
         """Return how much of the tail fits."""
         unread = (tail[0].seq or 1) - 1 if tail else self._head.seq
         begin = 0
         if unread > covered:
             # Leading results belong to calls that were not read.
             begin = next((at for at, m in enumerate(tail) if m.role != "tool"), len(tail))
-        chosen = choose(tail[begin:], summary, covered)
-        rendered = [worded(m, timestamps=self._wish.timestamps) for m in chosen.messages]
-        blocks = exchanges(rendered, chosen.left_out, self._is_sent)
+        chosen = select_messages(tail[begin:], summary, covered)
+        rendered = [render(m, timestamps=self._options.timestamps) for m in chosen.messages]
+        blocks = group_messages(rendered, chosen.left_out, self._is_sent)
         outcomes = self._outcomes(blocks)
         for block in blocks:
-            fill(block, outcomes)
+            add_missing_results(block, outcomes)
         chosen.left_out[_OVER_BUDGET] += begin
-        limits = Limits(self._budget(), self._wish.max_messages, self._count)
-        if chosen.note is not None:
-            limits = limits.less([Block(chosen.note)])
-        has_user = any(block.said.role == "user" for block in blocks)
+        limits = WindowLimits(self._budget(), self._options.max_messages, self._count)
+        if chosen.summary_message is not None:
+            limits = limits.minus([MessageBlock(chosen.summary_message)])
+        has_user = any(block.message.role == "user" for block in blocks)
         fitted = fit(blocks, limits)
-        if first is not None and all(block.said.seq != first.seq for block in fitted.blocks):
-            fitted = fit(blocks, limits.less([Block(first)]))
+        if first is not None and all(block.message.seq != first.seq for block in fitted.blocks):
+            fitted = fit(blocks, limits.minus([MessageBlock(first)]))
         noted = 0 if summary is None else summary.seq or 0
-        return _View(fitted, chosen.note, chosen.left_out, unread, has_user, limits, noted)
+        return _TailFit(
+            fitted, chosen.summary_message, chosen.left_out, unread, has_user, limits, noted
+        )
 
-    def _led(
-        self, view: _View, first: Message | None
-    ) -> tuple[list[Block], list[Block], list[Block]]:
+    def _with_first_user(
+        self, view: _TailFit, first: Message | None
+    ) -> tuple[list[MessageBlock], list[MessageBlock], list[MessageBlock]]:
         """Return lead, kept and excluded blocks: the lead is the first user message, if wanted.
 
         It is empty if that message is among the kept ones anyway.
         """
-        kept, out = view.fitted.blocks, view.fitted.out
-        if first is None or any(block.said.seq == first.seq for block in kept):
+        kept, out = view.fitted.blocks, view.fitted.excluded
+        if first is None or any(block.message.seq == first.seq for block in kept):
             return [], kept, out
-        return [Block(first)], kept, [b for b in out if b.said.seq != first.seq]
+        return [MessageBlock(first)], kept, [b for b in out if b.message.seq != first.seq]
 
     def _left_out(
-        self, view: _View, covered: int, lead: Sequence[Block], out: int, shaped: Shaped
+        self,
+        view: _TailFit,
+        covered: int,
+        lead: Sequence[MessageBlock],
+        out: int,
+        shaped: OrderedMessages,
     ) -> tuple[LeftOut, ...]:
         """Count the messages of the history that are not in the window, by reason."""
         counts = Counter(view.left_out)
         hidden = min(view.unread, covered)
         counts["covered by a summary"] += hidden
         counts[_OVER_BUDGET] += view.unread - hidden + out
-        counts["before the first user message"] += shaped.before
-        if covered < view.noted <= view.unread:
+        counts["before the first user message"] += shaped.dropped_before_user
+        if covered < view.summary_seq <= view.unread:
             counts[_OVER_BUDGET] -= 1  # The summary itself is sent.
         for block in lead:
-            seq = block.said.seq or 0
+            seq = block.message.seq or 0
             if seq <= view.unread:
                 counts["covered by a summary" if seq <= covered else _OVER_BUDGET] -= 1
         return tuple(LeftOut(count, why) for why, count in sorted(counts.items()) if count > 0)
 
-    def _notes(self, view: _View, cost: int, lead: Sequence[Block]) -> Iterator[str]:
+    def _notes(self, view: _TailFit, cost: int, lead: Sequence[MessageBlock]) -> Iterator[str]:
         yield from view.fitted.notes
         if view.fitted.notes:
             return
-        max_tokens, max_messages = self._wish.max_tokens, self._wish.max_messages
-        if max_tokens is not None and cost > max_tokens - self._wish.reserve:
+        max_tokens, max_messages = self._options.max_tokens, self._options.max_messages
+        if max_tokens is not None and cost > max_tokens - self._options.reserve:
             yield "what is always sent is over the budget of tokens"
-        sent = sum(map(size, [*lead, *view.fitted.blocks])) + (view.note is not None)
+        sent = sum(map(sent_count, [*lead, *view.fitted.blocks])) + (
+            view.summary_message is not None
+        )
         if max_messages is not None and sent > max_messages:
             yield "what is always sent has more messages than were asked for"
 
     def _budget(self) -> int | None:
         """Return how many tokens the messages may have, in uncalibrated counts."""
-        if self._wish.max_tokens is None:
+        if self._options.max_tokens is None:
             return None
-        room = (self._wish.max_tokens - self._wish.reserve) / self._factor
-        return max(0, int(room) - self._count(self._wish.system or ""))
+        room = (self._options.max_tokens - self._options.reserve) / self._factor
+        return max(0, int(room) - self._count(self._options.system or ""))
 
-    def _cost(self, note: Message | None, limits: Limits, blocks: Sequence[Block]) -> int:
-        noted = [] if note is None else [Block(note)]
-        counted = self._count(self._wish.system or "") + limits.cost_of([*noted, *blocks])
+    def _cost(
+        self, note: Message | None, limits: WindowLimits, blocks: Sequence[MessageBlock]
+    ) -> int:
+        noted = [] if note is None else [MessageBlock(note)]
+        counted = self._count(self._options.system or "") + limits.cost_of([*noted, *blocks])
         return round(counted * self._factor)
 
     # --------------------------------------------------------------------------------- reading
@@ -277,101 +299,111 @@ class _Maker:
 
     def _covered(self, summary: Message) -> int:
         """Return the seq up to which a summary covers the history."""
-        return covered_by(self._snapshot, self._head, summary)
+        return last_covered_seq(self._snapshot, self._head, summary)
 
     def _first_user(self) -> Message | None:
         """Return the first user message that can be sent, if the options ask to keep it."""
-        if not self._wish.keep_first_user or not self._head.seq:
+        if not self._options.keep_first_user or not self._head.seq:
             return None
         preview, page = self._head.preview_seq, min(self._head.seq, _FIRST_PAGE)
         for low, high in ((1, min(preview, page)), (1, page), (max(preview, 1), preview)):
             messages = [m for m in self._read(low, high) if not m.metadata.get("injected")]
-            blocks = exchanges(choose(messages, None, 0).messages, Counter(), self._is_sent)
+            blocks = group_messages(
+                select_messages(messages, None, 0).messages, Counter(), self._is_sent
+            )
             for block in blocks:
-                if block.said.role == "user":
-                    return worded(block.said, timestamps=self._wish.timestamps)
+                if block.message.role == "user":
+                    return render(block.message, timestamps=self._options.timestamps)
         return None
 
-    def _outcomes(self, blocks: Sequence[Block]) -> Outcomes:
+    def _outcomes(self, blocks: Sequence[MessageBlock]) -> Outcomes:
         """Return the ledger's outcomes for calls without a result."""
-        turns = {b.said.turn_id for b in blocks if b.said.turn_id and None in b.results.values()}
+        turns = {
+            b.message.turn_id for b in blocks if b.message.turn_id and None in b.results.values()
+        }
         return {(turn, call): outcome for turn in turns for call, outcome in self._ledger(turn)}
 
     def _ledger(self, turn: str) -> list[tuple[str, ToolOutcome]]:
         """Return the outcomes of a turn's calls; of a crashed turn, as recovery records them."""
         session_id, number = split_turn_id(turn)
-        owner = self._snapshot.relative(session_id)
+        owner = self._snapshot.session_or_stub(session_id)
         row = None if owner is None else self._snapshot.turn(owner.n, number)
         if owner is None or row is None:
             return []
         over = row.state != "open" or is_abandoned(row, self._snapshot.now())
         tools = self._snapshot.tools(owner.n, number)
-        return [(t.call_id, settled(t.outcome) if over else t.outcome) for t in tools]
+        return [(t.call_id, final_outcome(t.outcome) if over else t.outcome) for t in tools]
 
     # --------------------------------------------------------------------------------- writing
 
-    def _filled(self, block: Block) -> Block:
+    def _with_file_data(self, block: MessageBlock) -> MessageBlock:
         """Return the block with the data of its files."""
         message = msgspec.structs.replace(
-            block.said, parts=tuple(self._with_data(part) for part in block.said.parts)
+            block.message, parts=tuple(self._part_with_data(part) for part in block.message.parts)
         )
         results = {
-            call: None if result is None else self._result(result)
+            call: None if result is None else self._result_with_data(result)
             for call, result in block.results.items()
         }
-        return Block(message, results, block.messages)
+        return MessageBlock(message, results, block.message_count)
 
-    def _result(self, result: Answer) -> Answer:
+    def _result_with_data(self, result: PairedResult) -> PairedResult:
         if isinstance(result.content, str):
             return result
         content = tuple(
-            self._fetched(piece) if isinstance(piece, File) else piece for piece in result.content
+            self._load_file(piece) if isinstance(piece, File) else piece for piece in result.content
         )
         return msgspec.structs.replace(result, content=content)
 
-    def _with_data(self, part: Part) -> Part:
-        return self._fetched(part) if isinstance(part, File) else part
+    def _part_with_data(self, part: Part) -> Part:
+        return self._load_file(part) if isinstance(part, File) else part
 
-    def _fetched(self, file: File) -> File:
+    def _load_file(self, file: File) -> File:
         if file.data is not None or file.sha256 is None or file.mime == WHOLE_OUTPUT:
             return file
         return msgspec.structs.replace(file, data=self._snapshot.blob(file.sha256) or None)
 
-    def _written(self, shaped: Shaped) -> list[dict[str, JSON]]:
-        messages = compat.fitted(self._wish.provider, shaped.messages)
-        if self._wish.system and not self._rules.system_apart:
-            messages = [Message.system(self._wish.system), *messages]
+    def _encode_all(self, shaped: OrderedMessages) -> list[dict[str, JSON]]:
+        messages = compat.make_compatible(self._options.provider, shaped.messages)
+        if self._options.system and not self._rules.separate_system:
+            messages = [Message.system(self._options.system), *messages]
         names = _names(messages)
-        return [sendable(item) for message in messages for item in self._write(message, names)]
+        return [
+            with_valid_unicode(item)
+            for message in messages
+            for item in self._encode_message(message, names)
+        ]
 
-    def _write(self, message: Message, names: Mapping[str, str]) -> list[dict[str, JSON]]:
-        if self._wish.provider == "gemini":
+    def _encode_message(self, message: Message, names: Mapping[str, str]) -> list[dict[str, JSON]]:
+        if self._options.provider == "gemini":
             return [gemini.encode(message, names=names)]
-        return _WRITERS[self._wish.provider](message)
+        return _ENCODERS[self._options.provider](message)
 
     def _is_sent(self, message: Message) -> bool:
         """True if this provider is sent anything but thinking of a message without text."""
         parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
-        items = self._write(msgspec.structs.replace(message, parts=parts), {})
-        return any(item.get(field) for item in items for field in _SAYING[self._wish.provider])
+        items = self._encode_message(msgspec.structs.replace(message, parts=parts), {})
+        return any(
+            item.get(field) for item in items for field in _CONTENT_FIELDS[self._options.provider]
+        )
 
     def _system(self, found: Sequence[str]) -> JSON:
-        if not self._rules.system_apart:
+        if not self._rules.separate_system:
             return None
-        text = "\n\n".join(text for text in (self._wish.system, *found) if text)
+        text = "\n\n".join(text for text in (self._options.system, *found) if text)
         if not text:
             return None
-        return text if self._wish.provider == "anthropic" else {"parts": [{"text": text}]}
+        return text if self._options.provider == "anthropic" else {"parts": [{"text": text}]}
 
 
-_WRITERS: Final[dict[str, Callable[[Message], list[dict[str, JSON]]]]] = {
+_ENCODERS: Final[dict[str, Callable[[Message], list[dict[str, JSON]]]]] = {
     "anthropic": lambda message: [anthropic.encode(message)],
     "openai": openai_chat.encode_all,
     "openai-responses": openai_responses.encode,
 }
 
 # The fields of an encoded message that can hold content.
-_SAYING: Final[dict[Provider, tuple[str, ...]]] = {
+_CONTENT_FIELDS: Final[dict[Provider, tuple[str, ...]]] = {
     "anthropic": ("content",),
     "gemini": ("parts",),
     "openai": ("content", "refusal", "audio"),
@@ -379,23 +411,23 @@ _SAYING: Final[dict[Provider, tuple[str, ...]]] = {
 }
 
 
-def sendable(item: dict[str, JSON]) -> dict[str, JSON]:
+def with_valid_unicode(item: dict[str, JSON]) -> dict[str, JSON]:
     """Return an encoded message whose text is valid Unicode, whatever was stored."""
     try:
         msgspec.json.encode(item)
     except UnicodeEncodeError:
-        return {str(_unicode(name)): _unicode(value) for name, value in item.items()}
+        return {str(_to_unicode(name)): _to_unicode(value) for name, value in item.items()}
     return item
 
 
-def _unicode(value: JSON) -> JSON:
+def _to_unicode(value: JSON) -> JSON:
     if isinstance(value, str):
         # Surrogate pairs become one character, lone surrogates a replacement character.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_unicode(inner) for inner in value]
+        return [_to_unicode(inner) for inner in value]
     if isinstance(value, dict):
-        return {str(_unicode(name)): _unicode(inner) for name, inner in value.items()}
+        return {str(_to_unicode(name)): _to_unicode(inner) for name, inner in value.items()}
     return value
 
 

@@ -23,25 +23,27 @@ from holdfast.formats import anthropic, gemini, openai_chat
 from holdfast.formats.passthrough import (
     JSONObject,
     PartNote,
-    kept_piece,
     kind_of,
     to_raw,
+    verbatim_piece,
     with_notes,
 )
 from holdfast.values import Message, Part, Provider, Raw, Text, Thinking, ToolCall, ToolResult
 from holdfast.windows import openai_compat
-from holdfast.windows.pairing import kept_parts
-from holdfast.windows.roles import ERROR, marked_error
+from holdfast.windows.pairing import filter_parts
+from holdfast.windows.roles import ERROR_MARK, with_error_mark
 
 _SERVER_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
-_SERVER_RESULT: Final = "_tool_result"
+_SERVER_RESULT_SUFFIX: Final = "_tool_result"
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
-_GONE: Final = "[interrupted]"  # The text of a message of which nothing else can be sent.
+_INTERRUPTED_TEXT: Final = (
+    "[interrupted]"  # The text of a message of which nothing else can be sent.
+)
 
 
-def fitted(provider: Provider, messages: Sequence[Message]) -> list[Message]:
+def make_compatible(provider: Provider, messages: Sequence[Message]) -> list[Message]:
     """Return the messages, changed so that this provider accepts them in this order."""
-    return _FITTED[provider](messages)
+    return _FILTERS[provider](messages)
 
 
 def _replaced(message: Message, parts: Iterable[Part]) -> Message:
@@ -55,24 +57,26 @@ def _replaced(message: Message, parts: Iterable[Part]) -> Message:
 def _anthropic(messages: Sequence[Message]) -> list[Message]:
     last = len(messages) - 1
     return [
-        _with_thoughts_first(_with_whole_pairs(message, is_last=at == last))
+        _drop_misplaced_thinking(_drop_unpaired_server_tools(message, is_last=at == last))
         if message.role == "assistant"
-        else _replaced(message, map(_flagged, message.parts))
+        else _replaced(message, map(_with_valid_error_flag, message.parts))
         for at, message in enumerate(messages)
     ]
 
 
-def _flagged(part: Part) -> Part:
+def _with_valid_error_flag(part: Part) -> Part:
     """Mark an error that holds more than text in its text instead of by the flag."""
     if not isinstance(part, ToolResult) or not part.error:
         return part
-    kinds = _kinds_inside(part)
+    kinds = _result_block_types(part)
     if not kinds:
-        return msgspec.structs.replace(part, content=ERROR)
-    return part if kinds == {"text"} else msgspec.structs.replace(marked_error(part), error=False)
+        return msgspec.structs.replace(part, content=ERROR_MARK)
+    return (
+        part if kinds == {"text"} else msgspec.structs.replace(with_error_mark(part), error=False)
+    )
 
 
-def _kinds_inside(result: ToolResult) -> set[str]:
+def _result_block_types(result: ToolResult) -> set[str]:
     """Return the types of the blocks that a result is encoded as."""
     match anthropic.encode(Message(role="tool", parts=(result,))):
         case {"content": [{"content": str()}]}:
@@ -82,46 +86,46 @@ def _kinds_inside(result: ToolResult) -> set[str]:
     return set()
 
 
-def _with_whole_pairs(message: Message, *, is_last: bool) -> Message:
+def _drop_unpaired_server_tools(message: Message, *, is_last: bool) -> Message:
     """Omit results of server tools without their calls, and calls without results."""
     called: set[str] = set()
     answered: set[str] = set()
     kept: list[Part] = []
     for part in message.parts:
-        block = _own_block(part)
-        if (call := _server_call(block)) is not None:
+        block = _anthropic_block(part)
+        if (call := _server_call_id(block)) is not None:
             called.add(call)
-        elif (answer := _server_answer(block)) is not None:
+        elif (answer := _server_result_id(block)) is not None:
             if answer not in called - answered:
                 continue
             answered.add(answer)
         kept.append(part)
     waiting = called - answered if not is_last else set[str]()
-    parts = [part for part in kept if _server_call(_own_block(part)) not in waiting]
-    if len(parts) < len(message.parts) and not _ends_with_words(parts):
-        parts.append(Text(_GONE))
+    parts = [part for part in kept if _server_call_id(_anthropic_block(part)) not in waiting]
+    if len(parts) < len(message.parts) and not _has_valid_ending(parts):
+        parts.append(Text(_INTERRUPTED_TEXT))
     return _replaced(message, parts)
 
 
-def _ends_with_words(parts: Sequence[Part]) -> bool:
+def _has_valid_ending(parts: Sequence[Part]) -> bool:
     """True if the last piece may end a message: there is one, and it is not thinking."""
-    pieces = [part for part in parts if not isinstance(part, Raw) or _own_block(part)]
+    pieces = [part for part in parts if not isinstance(part, Raw) or _anthropic_block(part)]
     if not pieces or isinstance(pieces[-1], Thinking):
         return False
-    return _own_block(pieces[-1]).get("type") != "redacted_thinking"
+    return _anthropic_block(pieces[-1]).get("type") != "redacted_thinking"
 
 
-def _with_thoughts_first(message: Message) -> Message:
+def _drop_misplaced_thinking(message: Message) -> Message:
     """Omit all thinking from a message whose encoded form does not begin with it."""
-    if not any(map(_is_thought, message.parts)):
+    if not any(map(_is_thinking, message.parts)):
         return message
-    kinds = _kinds_of(message)
+    kinds = _block_types(message)
     if _THINKING.isdisjoint(kinds) or kinds[0] in _THINKING:
         return message
-    return _replaced(message, kept_parts(message.parts, lambda part: not _is_thought(part)))
+    return _replaced(message, filter_parts(message.parts, lambda part: not _is_thinking(part)))
 
 
-def _kinds_of(message: Message) -> list[str]:
+def _block_types(message: Message) -> list[str]:
     """Return the types of the blocks that a message is encoded as, in order."""
     blocks = anthropic.encode(message)["content"]
     if not isinstance(blocks, list):
@@ -129,21 +133,21 @@ def _kinds_of(message: Message) -> list[str]:
     return [str(block["type"]) for block in blocks if isinstance(block, dict)]
 
 
-def _is_thought(part: Part) -> bool:
-    return isinstance(part, Thinking) or _own_block(part).get("type") in _THINKING
+def _is_thinking(part: Part) -> bool:
+    return isinstance(part, Thinking) or _anthropic_block(part).get("type") in _THINKING
 
 
-def _own_block(part: Part) -> JSONObject:
+def _anthropic_block(part: Part) -> JSONObject:
     own = isinstance(part, Raw) and part.source == anthropic.SOURCE
-    return (kept_piece(part) or {}) if own and isinstance(part, Raw) else {}
+    return (verbatim_piece(part) or {}) if own and isinstance(part, Raw) else {}
 
 
-def _server_call(block: JSONObject) -> str | None:
+def _server_call_id(block: JSONObject) -> str | None:
     return str(block.get("id")) if block.get("type") in _SERVER_CALLS else None
 
 
-def _server_answer(block: JSONObject) -> str | None:
-    is_answer = str(block.get("type", "")).endswith(_SERVER_RESULT)
+def _server_result_id(block: JSONObject) -> str | None:
+    is_answer = str(block.get("type", "")).endswith(_SERVER_RESULT_SUFFIX)
     return str(block.get("tool_use_id")) if is_answer else None
 
 
@@ -184,9 +188,9 @@ def _with_id(result: ToolResult, note: PartNote, without_id: set[str]) -> PartNo
     return msgspec.structs.replace(note, made=made)
 
 
-_FITTED: Final[dict[Provider, Callable[[Sequence[Message]], list[Message]]]] = {
+_FILTERS: Final[dict[Provider, Callable[[Sequence[Message]], list[Message]]]] = {
     "anthropic": _anthropic,
     "gemini": _gemini,
-    "openai": lambda messages: [openai_chat.modern(message) for message in messages],
-    "openai-responses": openai_compat.fitted,
+    "openai": lambda messages: [openai_chat.upgrade_legacy_calls(message) for message in messages],
+    "openai-responses": openai_compat.make_compatible,
 }

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.formats.openai_passthrough import JSONObject, noted, raw_object
+from holdfast.formats.openai_passthrough import JSONObject, raw_object, with_notes
 from holdfast.formats.openai_responses import SOURCE
 from holdfast.values import JSON, File, Message, Part, Raw, Text, ToolCall, ToolResult
 
@@ -35,22 +35,24 @@ _ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _PREFIXES: Final[Mapping[str, str]] = {"function_call": "fc", _CUSTOM: "ctc", "assistant": "msg"}
 # Built-in tools that the client runs: the type of the output, and the field that holds the id in
 # the call and in the output.
-_ANSWERS: Final[Mapping[str, tuple[str, str, str]]] = {
+_CLIENT_TOOLS: Final[Mapping[str, tuple[str, str, str]]] = {
     "apply_patch_call": ("apply_patch_call_output", "call_id", "call_id"),
     "computer_call": ("computer_call_output", "call_id", "call_id"),
     "local_shell_call": ("local_shell_call_output", "call_id", "id"),
     "mcp_approval_request": ("mcp_approval_response", "id", "approval_request_id"),
     "shell_call": ("shell_call_output", "call_id", "call_id"),
 }
-_OUTPUTS: Final = {output: (kind, key) for kind, (output, _, key) in _ANSWERS.items()}
+_CLIENT_TOOL_OUTPUTS: Final = {
+    output: (kind, key) for kind, (output, _, key) in _CLIENT_TOOLS.items()
+}
 
 
-def fitted(messages: Sequence[Message]) -> list[Message]:
+def make_compatible(messages: Sequence[Message]) -> list[Message]:
     """Return the messages, in sending order, without the items that the service would reject."""
-    paired = _without_loose_reasoning(_in_pairs(messages))
+    paired = _drop_unfollowed_reasoning(_drop_unpaired(messages))
     # An omitted item may leave its output, or its reasoning, without a counterpart.
-    accepted = _without_loose_reasoning(_in_pairs(_Tying().tied(paired)))
-    return _answered_in_kind(accepted)
+    accepted = _drop_unfollowed_reasoning(_drop_unpaired(_ItemFilter().filter(paired)))
+    return _match_result_kinds(accepted)
 
 
 def _replaced(message: Message, parts: Iterable[Part]) -> Message:
@@ -84,77 +86,81 @@ def _follows(message: Message, before: Message) -> bool:
 # ----------------------------------------------------------------------------- calls and outputs
 
 
-def _in_pairs(messages: Sequence[Message]) -> list[Message]:
+def _drop_unpaired(messages: Sequence[Message]) -> list[Message]:
     """Omit calls of client-run tools without an output, and outputs without a call."""
-    paired = _whole_pairs(messages)
+    paired = _paired_parts(messages)
     kept: list[Message] = []
     for message in messages:
         parts: list[Part] = []
         for part in message.parts:
             item = _item(part) or {}
-            if _called(item) is not None and id(part) not in paired:
+            if _call_key(item) is not None and id(part) not in paired:
                 while parts and _is_reasoning(parts[-1]):
                     parts.pop()  # The call it led to is omitted.
-            if _pair(item) is None or id(part) in paired:
+            if _pair_key(item) is None or id(part) in paired:
                 parts.append(part)
         if parts or not message.parts:
             kept.append(_replaced(message, parts))
     return kept
 
 
-def _whole_pairs(messages: Sequence[Message]) -> set[int]:
+def _paired_parts(messages: Sequence[Message]) -> set[int]:
     """Return the `id()` of each part that is a call with an output after it, or that output."""
     waiting: dict[tuple[str, str], int] = {}
     paired: set[int] = set()
     for part in (part for message in messages for part in message.parts):
         item = _item(part) or {}
-        pair = _pair(item)
-        if pair is not None and _called(item) is not None:
+        pair = _pair_key(item)
+        if pair is not None and _call_key(item) is not None:
             waiting[pair] = id(part)
         elif pair in waiting:
             paired |= {waiting.pop(pair), id(part)}
     return paired
 
 
-def _pair(item: JSONObject) -> tuple[str, str] | None:
+def _pair_key(item: JSONObject) -> tuple[str, str] | None:
     """Return the key that a call and its output share; None for other items."""
-    return _called(item) or _answered(item)
+    return _call_key(item) or _output_key(item)
 
 
-def _called(item: JSONObject) -> tuple[str, str] | None:
+def _call_key(item: JSONObject) -> tuple[str, str] | None:
     """Return the key of an item that is a call of a client-run tool."""
     kind = str(item.get("type"))
-    return (kind, str(item.get(_ANSWERS[kind][1]))) if kind in _ANSWERS else None
+    return (kind, str(item.get(_CLIENT_TOOLS[kind][1]))) if kind in _CLIENT_TOOLS else None
 
 
-def _answered(item: JSONObject) -> tuple[str, str] | None:
-    kind, key = _OUTPUTS.get(str(item.get("type")), ("", ""))
+def _output_key(item: JSONObject) -> tuple[str, str] | None:
+    kind, key = _CLIENT_TOOL_OUTPUTS.get(str(item.get("type")), ("", ""))
     return (kind, str(item.get(key))) if kind else None
 
 
-def _answered_in_kind(messages: Sequence[Message]) -> list[Message]:
+def _match_result_kinds(messages: Sequence[Message]) -> list[Message]:
     """Make each result of the kind of its call, whichever provider produced it."""
     custom = {
         part.id
         for message in messages
-        for part, more in noted(message.parts, SOURCE)
+        for part, more in with_notes(message.parts, SOURCE)
         if isinstance(part, ToolCall) and more.get("of") == _CUSTOM
     }
-    return [_replaced(message, _in_kind(message.parts, custom)) for message in messages]
+    return [_replaced(message, _with_result_kind(message.parts, custom)) for message in messages]
 
 
-def _in_kind(parts: Sequence[Part], custom: set[str]) -> list[Part]:
+def _with_result_kind(parts: Sequence[Part], custom: set[str]) -> list[Part]:
     kept: list[Part] = []
     for part, following in pairwise((*parts, None)):
         if part is None:
             continue
         result = kept[-1] if kept and isinstance(kept[-1], ToolResult) else None
         if result is not None and _is_output_note(part):
-            if (result.call_id in custom) == (_of(part) == _CUSTOM_OUTPUT):
+            if (result.call_id in custom) == (_note_kind(part) == _CUSTOM_OUTPUT):
                 kept.append(part)
             continue
         kept.append(part)
-        if isinstance(part, ToolResult) and part.call_id in custom and not _is_custom(following):
+        if (
+            isinstance(part, ToolResult)
+            and part.call_id in custom
+            and not _is_custom_output_note(following)
+        ):
             kept.append(Raw(SOURCE, {"part": {}, "of": _CUSTOM_OUTPUT}))
     return kept
 
@@ -163,18 +169,18 @@ def _is_output_note(part: Part) -> bool:
     return isinstance(part, Raw) and part.source == SOURCE and raw_object(part, "part") is not None
 
 
-def _is_custom(part: Part | None) -> bool:
-    return part is not None and _is_output_note(part) and _of(part) == _CUSTOM_OUTPUT
+def _is_custom_output_note(part: Part | None) -> bool:
+    return part is not None and _is_output_note(part) and _note_kind(part) == _CUSTOM_OUTPUT
 
 
-def _of(part: Part) -> JSON:
+def _note_kind(part: Part) -> JSON:
     return part.data.get("of") if isinstance(part, Raw) and isinstance(part.data, dict) else None
 
 
 # ------------------------------------------------------------------------------------- reasoning
 
 
-def _without_loose_reasoning(messages: Sequence[Message]) -> list[Message]:
+def _drop_unfollowed_reasoning(messages: Sequence[Message]) -> list[Message]:
     """Omit reasoning that is not directly followed by the item it led to."""
     kept: list[Message] = []
     followed, following = False, None
@@ -193,56 +199,58 @@ def _without_loose_reasoning(messages: Sequence[Message]) -> list[Message]:
     return kept[::-1]
 
 
-class _Tying:
+class _ItemFilter:
     """Removes the ids, and the items, of a window whose required items are not sent."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
-        self._led = False  # Reasoning of this run is sent.
-        self._whole = False  # Nothing of this run is omitted.
+        self._has_reasoning = False  # Reasoning of this run is sent.
+        self._is_complete = False  # Nothing of this run is omitted.
 
-    def tied(self, messages: Sequence[Message]) -> list[Message]:
+    def filter(self, messages: Sequence[Message]) -> list[Message]:
         kept: list[Message] = []
         before: Message | None = None
         for message in messages:
-            self._go_on(message, before)
+            self._update_run(message, before)
             parts = tuple(self._parts(message))
             if parts or not message.parts:
                 kept.append(_replaced(message, parts))
             before = message
         return kept
 
-    def _go_on(self, message: Message, before: Message | None) -> None:
+    def _update_run(self, message: Message, before: Message | None) -> None:
         """Reset the run's state unless a message continues the run of the one before."""
         if before is None:
-            self._led, self._whole = False, False
+            self._has_reasoning, self._is_complete = False, False
         elif message.role != "assistant" or before.role != "assistant":
-            self._led = False
-            self._whole = before.role == "tool" or _follows(message, before)
+            self._has_reasoning = False
+            self._is_complete = before.role == "tool" or _follows(message, before)
         elif not _follows(message, before):
-            self._led, self._whole = False, False
+            self._has_reasoning, self._is_complete = False, False
 
     def _parts(self, message: Message) -> Iterable[Part]:
         for part in message.parts:
             if not isinstance(part, Raw) or part.source != SOURCE:
                 yield part
             elif (item := _item(part)) is not None:
-                if self._stays(item):
+                if self._keeps_item(item):
                     yield part
             else:
                 yield self._note(part, by_the_model=message.role == "assistant")
 
-    def _stays(self, item: JSONObject) -> bool:
+    def _keeps_item(self, item: JSONObject) -> bool:
         """True if a verbatim item can be sent."""
         id, is_reasoning = item.get("id"), item.get("type") == "reasoning"
         if isinstance(id, str) and id in self._seen:
-            self._led = False
+            self._has_reasoning = False
             return False
-        if not is_reasoning and not (self._led or self._whole or _is_ours(item)):
+        if not is_reasoning and not (
+            self._has_reasoning or self._is_complete or _is_client_item(item)
+        ):
             return False
         if isinstance(id, str):
             self._seen.add(id)
-        self._led = self._led or is_reasoning
+        self._has_reasoning = self._has_reasoning or is_reasoning
         return True
 
     def _note(self, part: Raw, *, by_the_model: bool) -> Raw:
@@ -250,7 +258,7 @@ class _Tying:
         for key in ("part", "fields"):
             fields = raw_object(part, key)
             if fields is not None and "id" in fields and isinstance(part.data, dict):
-                if self._is_sendable(fields["id"], _of(part), by_the_model=by_the_model):
+                if self._is_sendable(fields["id"], _note_kind(part), by_the_model=by_the_model):
                     return part
                 bare = {name: value for name, value in fields.items() if name != "id"}
                 return Raw(SOURCE, {**part.data, key: bare})
@@ -259,13 +267,13 @@ class _Tying:
     def _is_sendable(self, id: JSON, of: JSON, *, by_the_model: bool) -> bool:
         if not isinstance(id, str) or id in self._seen or not _ID.fullmatch(id):
             return False
-        if by_the_model and not (self._led and id.startswith(_PREFIXES.get(str(of), ""))):
+        if by_the_model and not (self._has_reasoning and id.startswith(_PREFIXES.get(str(of), ""))):
             return False
         self._seen.add(id)
         return True
 
 
-def _is_ours(item: JSONObject) -> bool:
+def _is_client_item(item: JSONObject) -> bool:
     """True if an item comes from the client, not from the model."""
     kind = str(item.get("type"))
     return kind.endswith(("_output", "_response")) or kind in {

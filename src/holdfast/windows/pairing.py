@@ -30,141 +30,141 @@ from holdfast.values import (
 
 UNKNOWN: Final = "[interrupted: the outcome of this call is unknown]"
 NOT_RUN: Final = "[not run: this call was never started]"
-_NOTHING: Final = "[no output]"
-_FAILED: Final = "[failed without a word]"
+_NO_OUTPUT_TEXT: Final = "[no output]"
+_NO_ERROR_TEXT: Final = "[failed without a word]"
 _PENDING: Final = "[no result yet]"
 
 
-class Answer(ToolResult, frozen=True):
+class PairedResult(ToolResult, frozen=True):
     """A result with its provider's notes and its token count, if that was stored."""
 
     notes: tuple[Part, ...] = ()
     tokens: int | None = None
 
-    def saying(self, content: str | tuple[Text | File | Raw, ...]) -> Answer:
+    def with_content(self, content: str | tuple[Text | File | Raw, ...]) -> PairedResult:
         """Return the result with other content; its token count is then unknown."""
         return msgspec.structs.replace(self, content=content, tokens=None)
 
 
-class Block(msgspec.Struct):
+class MessageBlock(msgspec.Struct):
     """Messages that stay together: a single one, or calls and their results.
 
     `message_count` is how many stored messages it is made of, `tokens` its cost once estimated.
     """
 
-    said: Message
-    results: dict[str, Answer | None] = {}
-    messages: int = 1
+    message: Message
+    results: dict[str, PairedResult | None] = {}
+    message_count: int = 1
     tokens: int | None = None
 
 
 Outcomes: TypeAlias = Mapping[tuple[str | None, str], ToolOutcome]  # by turn and call
 
 
-def size(block: Block) -> int:
+def sent_count(block: MessageBlock) -> int:
     """Return how many messages are sent for a block."""
     return 1 + len(block.results)
 
 
-def exchanges(
+def group_messages(
     messages: Iterable[Message],
     left_out: Counter[str],
     is_sent: Callable[[Message], bool] = lambda _: False,
-) -> list[Block]:
+) -> list[MessageBlock]:
     """Group messages into blocks; messages that cannot be used are counted in `left_out`.
 
     For a message without text, files or calls, `is_sent` decides whether this provider would be
     sent anything of it.
     """
-    blocks: list[Block] = []
-    waiting: dict[str, Block] = {}
-    calling: Block | None = None  # The previous message, if it made calls.
+    blocks: list[MessageBlock] = []
+    waiting: dict[str, MessageBlock] = {}
+    calling: MessageBlock | None = None  # The previous message, if it made calls.
     for message in messages:
-        rest = _said(message)
+        rest = _without_results(message)
         block = None
         if rest is not None:
-            block = Block(_cleaned(rest))
-            for call in block.said.tool_calls:
+            block = MessageBlock(_cleaned(rest))
+            for call in block.message.tool_calls:
                 block.results[call.id] = None
-            if calling is not None and _goes_on(calling.said, block.said):
+            if calling is not None and _continues_calls(calling.message, block.message):
                 block = _join(calling, block)
-            elif any(map(_is_said, block.said.parts)) or is_sent(block.said):
+            elif any(map(_is_content, block.message.parts)) or is_sent(block.message):
                 blocks.append(block)
             else:
                 left_out["call without a name" if rest.tool_calls else "empty"] += 1
-            waiting.update(dict.fromkeys((call.id for call in block.said.tool_calls), block))
+            waiting.update(dict.fromkeys((call.id for call in block.message.tool_calls), block))
         calling = block if block is not None and block.results else None
-        answered = _answer(message, waiting)
+        answered = _assign_results(message, waiting)
         if rest is None and answered is not None:
-            answered.messages += 1
+            answered.message_count += 1
         elif rest is None:
             left_out["result without a call" if message.tool_results else "empty"] += 1
     return blocks
 
 
-def _said(message: Message) -> Message | None:
+def _without_results(message: Message) -> Message | None:
     """Return a message without its tool results; None if nothing remains."""
     if message.role == "tool":
         # Outputs of a provider's built-in tools are separate items.
-        rest = tuple(part for part in message.parts if is_note(part, "item"))
+        rest = tuple(part for part in message.parts if has_raw_key(part, "item"))
     elif not message.tool_results:
         return message
     else:
-        rest = kept_parts(message.parts, lambda part: not isinstance(part, ToolResult))
+        rest = filter_parts(message.parts, lambda part: not isinstance(part, ToolResult))
     return message.with_parts(rest) if rest else None
 
 
-def _goes_on(before: Message, message: Message) -> bool:
+def _continues_calls(before: Message, message: Message) -> bool:
     """True if a message holds nothing but further calls of the same reply as the one before."""
     calls = message.tool_calls
     return (
         bool(calls)
         and before.turn_id == message.turn_id
-        and all(isinstance(part, ToolCall) or is_note(part, "part") for part in message.parts)
+        and all(isinstance(part, ToolCall) or has_raw_key(part, "part") for part in message.parts)
         and {call.id for call in calls}.isdisjoint(call.id for call in before.tool_calls)
     )
 
 
-def _join(block: Block, more: Block) -> Block:
-    block.said = block.said.with_parts((*block.said.parts, *more.said.parts))
+def _join(block: MessageBlock, more: MessageBlock) -> MessageBlock:
+    block.message = block.message.with_parts((*block.message.parts, *more.message.parts))
     block.results |= more.results
-    block.messages += more.messages
+    block.message_count += more.message_count
     return block
 
 
-def _answer(message: Message, waiting: dict[str, Block]) -> Block | None:
+def _assign_results(message: Message, waiting: dict[str, MessageBlock]) -> MessageBlock | None:
     """Assign a message's results to the calls that wait for them; return the first such block."""
     first = None
-    for result in _answers(message):
+    for result in _results_of(message):
         block = waiting.pop(result.call_id, None)
         if block is not None:
-            block.results[result.call_id] = _worded(result)
+            block.results[result.call_id] = _with_placeholder(result)
             first = first or block
     return first
 
 
-def _answers(message: Message) -> list[Answer]:
+def _results_of(message: Message) -> list[PairedResult]:
     """Return the results in a message, each with the notes directly after it."""
-    found: list[Answer] = []
+    found: list[PairedResult] = []
     cost = None
     if message.tokens is not None and len(message.parts) == 1:
-        cost = message.tokens - tokens.MESSAGE
+        cost = message.tokens - tokens.MESSAGE_TOKENS
     after_result = False
     for part in message.parts:
         if isinstance(part, ToolResult):
-            found.append(Answer(part.call_id, part.content, part.error, part.name, (), cost))
-        elif after_result and (is_note(part, "part") or is_note(part, "fields")):
+            found.append(PairedResult(part.call_id, part.content, part.error, part.name, (), cost))
+        elif after_result and (has_raw_key(part, "part") or has_raw_key(part, "fields")):
             found[-1] = msgspec.structs.replace(found[-1], notes=(*found[-1].notes, part))
             continue
         after_result = isinstance(part, ToolResult)
     return found
 
 
-def _worded(result: Answer) -> Answer:
+def _with_placeholder(result: PairedResult) -> PairedResult:
     """Return the result; an empty one gets a placeholder text."""
     if result.text.strip() or (result.content and not isinstance(result.content, str)):
         return result
-    return result.saying(_FAILED if result.error else _NOTHING)
+    return result.with_content(_NO_ERROR_TEXT if result.error else _NO_OUTPUT_TEXT)
 
 
 def _cleaned(message: Message) -> Message:
@@ -183,18 +183,18 @@ def _cleaned(message: Message) -> Message:
         seen.add(part.id)
         return True
 
-    parts = kept_parts(message.parts, stays)
+    parts = filter_parts(message.parts, stays)
     if len(parts) == len(message.parts):
         return message
     return message.with_parts(parts)
 
 
-def kept_parts(parts: Iterable[Part], stays: Callable[[Part], bool]) -> tuple[Part, ...]:
+def filter_parts(parts: Iterable[Part], stays: Callable[[Part], bool]) -> tuple[Part, ...]:
     """Return the parts for which `stays` is true; a part's note goes with it."""
     kept: list[Part] = []
     omitted = False
     for part in parts:
-        if is_note(part, "part"):
+        if has_raw_key(part, "part"):
             if not omitted:
                 kept.append(part)
             continue
@@ -204,27 +204,27 @@ def kept_parts(parts: Iterable[Part], stays: Callable[[Part], bool]) -> tuple[Pa
     return tuple(kept)
 
 
-def is_note(part: Part, of: str) -> bool:
+def has_raw_key(part: Part, of: str) -> bool:
     """True if this is a provider's `Raw` part with this key: `part` or `fields` for a note."""
     return isinstance(part, Raw) and isinstance(part.data, dict) and of in part.data
 
 
-def _is_said(part: Part) -> bool:
+def _is_content(part: Part) -> bool:
     return isinstance(part, Text | ToolCall | File)
 
 
-def fill(block: Block, outcomes: Outcomes) -> None:
+def add_missing_results(block: MessageBlock, outcomes: Outcomes) -> None:
     """Add a result to each call that has none, according to the outcome in the turn's ledger."""
-    for call in block.said.tool_calls:
+    for call in block.message.tool_calls:
         found = block.results[call.id]
         if found is None:
-            text = _said_of(outcomes.get((block.said.turn_id, call.id)))
-            block.results[call.id] = Answer(call.id, text, error=True, name=call.name)
+            text = _outcome_text(outcomes.get((block.message.turn_id, call.id)))
+            block.results[call.id] = PairedResult(call.id, text, error=True, name=call.name)
         elif found.name != call.name:
             block.results[call.id] = msgspec.structs.replace(found, name=call.name)
 
 
-def _said_of(outcome: ToolOutcome | None) -> str:
+def _outcome_text(outcome: ToolOutcome | None) -> str:
     if outcome == "not_run":
         return NOT_RUN
     return _PENDING if outcome in {"called", "running"} else UNKNOWN

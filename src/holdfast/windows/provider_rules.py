@@ -10,7 +10,7 @@ import msgspec
 from holdfast.values import Provider
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderRules(msgspec.Struct, frozen=True, kw_only=True):
     """One provider's rules.
 
     `source`: the provider whose `Raw` pieces are sent.
@@ -21,51 +21,51 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     source: Provider
-    alternate: bool
-    system_apart: bool
-    marks_errors: bool
+    alternates_roles: bool
+    separate_system: bool
+    errors_in_text: bool
     call_id: re.Pattern[str]
     name: re.Pattern[str]
-    longest_name: int
+    max_name_chars: int
 
 
 _WORD: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
-RULES: Final[dict[Provider, Rules]] = {
-    "openai": Rules(
+RULES: Final[dict[Provider, ProviderRules]] = {
+    "openai": ProviderRules(
         source="openai",
-        alternate=False,
-        system_apart=False,
-        marks_errors=True,
+        alternates_roles=False,
+        separate_system=False,
+        errors_in_text=True,
         call_id=re.compile(r"[a-zA-Z0-9_-]{1,40}"),
         name=_WORD,
-        longest_name=64,
+        max_name_chars=64,
     ),
-    "openai-responses": Rules(
+    "openai-responses": ProviderRules(
         source="openai-responses",
-        alternate=False,
-        system_apart=False,
-        marks_errors=True,
+        alternates_roles=False,
+        separate_system=False,
+        errors_in_text=True,
         call_id=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
         name=_WORD,
-        longest_name=64,
+        max_name_chars=64,
     ),
-    "anthropic": Rules(
+    "anthropic": ProviderRules(
         source="anthropic",
-        alternate=True,
-        system_apart=True,
-        marks_errors=False,
+        alternates_roles=True,
+        separate_system=True,
+        errors_in_text=False,
         call_id=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
         name=_WORD,
-        longest_name=128,
+        max_name_chars=128,
     ),
-    "gemini": Rules(
+    "gemini": ProviderRules(
         source="gemini",
-        alternate=True,
-        system_apart=True,
-        marks_errors=False,
+        alternates_roles=True,
+        separate_system=True,
+        errors_in_text=False,
         call_id=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
         name=re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]*"),
-        longest_name=64,
+        max_name_chars=64,
     ),
 }

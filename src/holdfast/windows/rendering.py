@@ -13,16 +13,16 @@ from typing import Final
 
 from holdfast.values import File, Message, Part, Text
 
-CUT_OFF: Final = "[cut off]"
+CUT_OFF_MARK: Final = "[cut off]"
 _TIME: Final = r"\[\d{4}-\d\d-\d\d \d\d:\d\d UTC\]"
-_CRUMB: Final = r"\[(?:image|file|tool call): [^\]\n]{0,200}\]"
-_ECHOES: Final = re.compile(rf"(?m)^[ \t]*(?:{_TIME}|{_CRUMB})[ \t]*")
+_BREADCRUMB: Final = r"\[(?:image|file|tool call): [^\]\n]{0,200}\]"
+_ECHOED_MARKS: Final = re.compile(rf"(?m)^[ \t]*(?:{_TIME}|{_BREADCRUMB})[ \t]*")
 
 
-def worded(message: Message, *, timestamps: bool) -> Message:
+def render(message: Message, *, timestamps: bool) -> Message:
     """Return a message with the marks that apply to it, and without echoed ones."""
     if message.role == "user" and timestamps and message.created_at is not None:
-        if not any(isinstance(part, File) or _is_said(part) for part in message.parts):
+        if not any(isinstance(part, File) or _has_text(part) for part in message.parts):
             return message
         mark = Text(f"[{message.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC]")
         return message.with_parts(_before_text(mark, message.parts))
@@ -34,15 +34,15 @@ def worded(message: Message, *, timestamps: bool) -> Message:
     return message if parts == message.parts else message.with_parts(parts)
 
 
-def _is_said(part: Part) -> bool:
+def _has_text(part: Part) -> bool:
     return isinstance(part, Text) and bool(part.text.strip())
 
 
 def _cut_off(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Append the cut-off mark to the last text."""
     if parts and isinstance(parts[-1], Text):
-        return (*parts[:-1], Text(f"{parts[-1].text} {CUT_OFF}".lstrip()))
-    return (*parts, Text(CUT_OFF))
+        return (*parts[:-1], Text(f"{parts[-1].text} {CUT_OFF_MARK}".lstrip()))
+    return (*parts, Text(CUT_OFF_MARK))
 
 
 def _before_text(mark: Text, parts: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -55,4 +55,4 @@ def _before_text(mark: Text, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 def _without_echoes(part: Part) -> Part:
     if not isinstance(part, Text) or "[" not in part.text:
         return part
-    return Text(_ECHOES.sub("", part.text))
+    return Text(_ECHOED_MARKS.sub("", part.text))

@@ -29,80 +29,85 @@ from holdfast.values import (
     ToolCall,
     ToolResult,
 )
-from holdfast.windows.pairing import Answer, Block, is_note, kept_parts
-from holdfast.windows.provider_rules import Rules
+from holdfast.windows.pairing import MessageBlock, PairedResult, filter_parts, has_raw_key
+from holdfast.windows.provider_rules import ProviderRules
 
-BEGINNING: Final = "(The conversation begins with the assistant.)"
+OPENING_USER_TEXT: Final = "(The conversation begins with the assistant.)"
 _ID_LENGTH: Final = 24
-_SAID: Final = (Text, File, ToolCall)
-_THOUGHTS: Final = frozenset({"reasoning", "redacted_thinking", "thinking"})
-_INSTEAD: Final = ("audio", "refusal")  # Fields of a message that may hold its content.
-ERROR: Final = "[error]"
+_CONTENT_TYPES: Final = (Text, File, ToolCall)
+_THINKING_TYPES: Final = frozenset({"reasoning", "redacted_thinking", "thinking"})
+_CONTENT_FIELDS: Final = ("audio", "refusal")  # Fields of a message that may hold its content.
+ERROR_MARK: Final = "[error]"
 # Results that already read as errors; those in brackets are Holdfast's own texts.
-_TELLS: Final = re.compile(
+_ERROR_TEXT: Final = re.compile(
     r"\s*(?:error\b|\[(?:error|failed|interrupted|not run|no result)\b)", re.IGNORECASE
 )
 
 
-class Shaped(msgspec.Struct, frozen=True):
+class OrderedMessages(msgspec.Struct, frozen=True):
     """Messages in a valid order, leading instructions, and the original id of each call id."""
 
     messages: list[Message]
     system: list[str]
     call_ids: dict[str, str]
-    before: int
+    dropped_before_user: int
 
 
-def shape(
-    blocks: Sequence[Block], note: Message | None, rules: Rules, lead: Sequence[Block] = ()
-) -> Shaped:
+def apply_rules(
+    blocks: Sequence[MessageBlock],
+    note: Message | None,
+    rules: ProviderRules,
+    lead: Sequence[MessageBlock] = (),
+) -> OrderedMessages:
     """Return the messages of blocks, valid under these rules; `lead` goes before the summary.
 
     `dropped_before_user` counts the messages omitted because they precede the first user message.
     """
-    mapper = _Spelling(rules)
-    system, rest = _instructions(blocks) if rules.system_apart else ([], list(blocks))
-    body = _begin(rest, rules, noted=note is not None or bool(lead))
+    mapper = _IdMapper(rules)
+    system, rest = _instructions(blocks) if rules.separate_system else ([], list(blocks))
+    body = _start_with_user(rest, rules, noted=note is not None or bool(lead))
     result = [message for block in lead for message in mapper.messages(block)]
     if note is not None:
-        role: Role = "user" if rules.system_apart else "system"
+        role: Role = "user" if rules.separate_system else "system"
         result.append(msgspec.structs.replace(note, role=role))
     for block in body:
         result.extend(mapper.messages(block))
-    if rules.system_apart:
-        result = [_as_note(message) for message in result]
-    result = _without_loose_thoughts(result, rules.source)
-    if rules.alternate:
-        result = _merged(map(_plain, result))
+    if rules.separate_system:
+        result = [_system_as_user(message) for message in result]
+    result = _drop_unfollowed_thinking(result, rules.source)
+    if rules.alternates_roles:
+        result = _merged(map(_without_message_note, result))
         if result and result[0].role == "assistant":
-            result.insert(0, Message(role="user", parts=(Text(BEGINNING),)))
+            result.insert(0, Message(role="user", parts=(Text(OPENING_USER_TEXT),)))
         if result and result[-1].role == "assistant":
-            result[-1] = _begun(result[-1])
-    before = sum(b.messages for b in rest) - sum(b.messages for b in body)
-    return Shaped(result, system, mapper.origins, before)
+            result[-1] = _as_prefill(result[-1])
+    before = sum(b.message_count for b in rest) - sum(b.message_count for b in body)
+    return OrderedMessages(result, system, mapper.origins, before)
 
 
-def _instructions(blocks: Sequence[Block]) -> tuple[list[str], list[Block]]:
+def _instructions(blocks: Sequence[MessageBlock]) -> tuple[list[str], list[MessageBlock]]:
     """Split off the leading system messages; one with a file stays among the messages."""
     for at, block in enumerate(blocks):
-        if block.said.role != "system" or any(isinstance(p, File) for p in block.said.parts):
-            return [b.said.text for b in blocks[:at]], list(blocks[at:])
-    return [block.said.text for block in blocks], []
+        if block.message.role != "system" or any(isinstance(p, File) for p in block.message.parts):
+            return [b.message.text for b in blocks[:at]], list(blocks[at:])
+    return [block.message.text for block in blocks], []
 
 
-def _begin(blocks: list[Block], rules: Rules, *, noted: bool) -> list[Block]:
+def _start_with_user(
+    blocks: list[MessageBlock], rules: ProviderRules, *, noted: bool
+) -> list[MessageBlock]:
     """Begin with a user message; the reply directly before it stays where the rules allow that."""
-    first = next((at for at, b in enumerate(blocks) if b.said.role == "user"), None)
+    first = next((at for at, b in enumerate(blocks) if b.message.role == "user"), None)
     if first is None or noted:
         return blocks
-    lead = [block for block in blocks[:first] if block.said.role == "system"]
+    lead = [block for block in blocks[:first] if block.message.role == "system"]
     reply = blocks[first - 1 : first] if first else []
-    if rules.alternate or not reply or reply[0].results:
+    if rules.alternates_roles or not reply or reply[0].results:
         reply = []
-    return [*lead, *(b for b in reply if b.said.role == "assistant"), *blocks[first:]]
+    return [*lead, *(b for b in reply if b.message.role == "assistant"), *blocks[first:]]
 
 
-def _as_note(message: Message) -> Message:
+def _system_as_user(message: Message) -> Message:
     """Return a system message in mid-conversation as a user message with a label."""
     if message.role != "system":
         return message
@@ -111,53 +116,57 @@ def _as_note(message: Message) -> Message:
     return msgspec.structs.replace(message, role="user", parts=(text, *files))
 
 
-def _without_loose_thoughts(messages: Sequence[Message], source: Provider) -> list[Message]:
+def _drop_unfollowed_thinking(messages: Sequence[Message], source: Provider) -> list[Message]:
     """Omit thinking that no text or call follows."""
     kept: list[Message] = []
     for message in reversed(messages):
         continues = bool(kept) and kept[-1].role == "assistant"
         if message.role != "assistant" or continues:
             kept.append(message)
-        elif (ended := _without_last_thoughts(message, source)) is not None:
+        elif (ended := _drop_trailing_thinking(message, source)) is not None:
             kept.append(ended)
     return kept[::-1]
 
 
-def _without_last_thoughts(message: Message, source: Provider) -> Message | None:
+def _drop_trailing_thinking(message: Message, source: Provider) -> Message | None:
     """Omit the thinking after the last content; `None` if there is no content."""
-    last = max((i for i, p in enumerate(message.parts) if _is_said(p, source)), default=None)
+    last = max((i for i, p in enumerate(message.parts) if _is_content(p, source)), default=None)
     if last is None:
         return None
-    parts = (*message.parts[: last + 1], *_behind(message.parts[last + 1 :]))
+    parts = (*message.parts[: last + 1], *_without_thinking(message.parts[last + 1 :]))
     return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
 
 
-def _is_said(part: Part, source: Provider) -> bool:
+def _is_content(part: Part, source: Provider) -> bool:
     """True if a part is content to send: text, a file, a call, or this provider's own piece."""
     if not isinstance(part, Raw):
-        return isinstance(part, _SAID)
-    if part.source != source or _is_thought(part):
+        return isinstance(part, _CONTENT_TYPES)
+    if part.source != source or _is_thinking(part):
         return False
-    fields = _within(part, "fields")
-    return is_note(part, "content") or is_note(part, "item") or any(map(fields.get, _INSTEAD))
+    fields = _raw_object(part, "fields")
+    return (
+        has_raw_key(part, "content")
+        or has_raw_key(part, "item")
+        or any(map(fields.get, _CONTENT_FIELDS))
+    )
 
 
-def _is_thought(part: Part) -> bool:
+def _is_thinking(part: Part) -> bool:
     """True if a part is thinking, as a `Thinking` part or in a provider's own form."""
     if not isinstance(part, Raw):
         return isinstance(part, Thinking)
-    piece = _within(part, "content") or _within(part, "item")
-    return piece.get("type") in _THOUGHTS or piece.get("thought") is True
+    piece = _raw_object(part, "content") or _raw_object(part, "item")
+    return piece.get("type") in _THINKING_TYPES or piece.get("thought") is True
 
 
-def _within(part: Raw, key: str) -> dict[str, JSON]:
+def _raw_object(part: Raw, key: str) -> dict[str, JSON]:
     inner = part.data.get(key) if isinstance(part.data, dict) else None
     return inner if isinstance(inner, dict) else {}
 
 
-def _begun(message: Message) -> Message:
+def _as_prefill(message: Message) -> Message:
     """Make a reply at the very end one the model can continue: no thinking, no trailing blanks."""
-    parts = _behind(message.parts)
+    parts = _without_thinking(message.parts)
     last = max((i for i, p in enumerate(parts) if not isinstance(p, Raw)), default=None)
     if last is not None and isinstance(text := parts[last], Text):
         parts[last] = Text(text.text.rstrip())
@@ -170,56 +179,56 @@ def _merged(messages: Iterable[Message]) -> list[Message]:
     for message in messages:
         side = "assistant" if message.role == "assistant" else "user"
         if merged and merged[-1].role == side:
-            parts = (*merged[-1].parts, *_behind(message.parts))
+            parts = (*merged[-1].parts, *_without_thinking(message.parts))
             merged[-1] = msgspec.structs.replace(merged[-1], parts=parts)
         else:
             merged.append(msgspec.structs.replace(message, role=side))
     return merged
 
 
-def _behind(parts: Iterable[Part]) -> list[Part]:
+def _without_thinking(parts: Iterable[Part]) -> list[Part]:
     """Return parts to be sent after others: thinking is allowed only at the beginning."""
-    return list(kept_parts(parts, lambda part: not _is_thought(part)))
+    return list(filter_parts(parts, lambda part: not _is_thinking(part)))
 
 
-def _plain(message: Message) -> Message:
+def _without_message_note(message: Message) -> Message:
     """Omit a message's own note, and thinking that is not at its beginning."""
-    parts = tuple(part for part in message.parts if not _is_of_message(part))
-    if parts and not _is_thought(parts[0]):
-        parts = tuple(_behind(parts))
+    parts = tuple(part for part in message.parts if not _is_message_note(part))
+    if parts and not _is_thinking(parts[0]):
+        parts = tuple(_without_thinking(parts))
     return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
 
 
-def _is_of_message(part: Part) -> bool:
+def _is_message_note(part: Part) -> bool:
     """True if a part is a message note with fields, not only with the form of the content."""
-    if not isinstance(part, Raw) or not is_note(part, "fields"):
+    if not isinstance(part, Raw) or not has_raw_key(part, "fields"):
         return False
-    return _within(part, "fields") != {} or _within(part, "made") != {}
+    return _raw_object(part, "fields") != {} or _raw_object(part, "made") != {}
 
 
-class _Spelling:
+class _IdMapper:
     """Maps call ids and tool names to the provider's alphabet; each id is used once."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: ProviderRules) -> None:
         self._rules = rules
         self.origins: dict[str, str] = {}
         self._used: set[str] = set()
-        self._again: dict[str, int] = {}
+        self._collisions: dict[str, int] = {}
 
-    def messages(self, block: Block) -> list[Message]:
+    def messages(self, block: MessageBlock) -> list[Message]:
         """Return the messages of a block."""
         if not block.results:
-            return [block.said]
+            return [block.message]
         names = {call: self._id(call) for call in block.results}
-        parts = tuple(self._calls(block.said.parts, names))
+        parts = tuple(self._calls(block.message.parts, names))
         results = tuple(
             part
             for call, result in block.results.items()
             if result is not None
             for part in self._result(result, names[call])
         )
-        answer = Message(id=f"{block.said.id}/results", role="tool", parts=results)
-        return [msgspec.structs.replace(block.said, parts=parts), answer]
+        answer = Message(id=f"{block.message.id}/results", role="tool", parts=results)
+        return [msgspec.structs.replace(block.message, parts=parts), answer]
 
     def _calls(self, parts: Iterable[Part], names: dict[str, str]) -> Iterable[Part]:
         last = ""
@@ -228,54 +237,54 @@ class _Spelling:
                 last = part.id
                 yield ToolCall(names[last], self._name(part.name), part.arguments)
             else:
-                yield _renamed(part, last, names.get(last, last))
+                yield _with_new_id(part, last, names.get(last, last))
 
     def _result(self, result: ToolResult, call_id: str) -> Iterable[Part]:
         name = None if result.name is None else self._name(result.name)
-        marked = marked_error(result) if self._rules.marks_errors and result.error else result
+        marked = with_error_mark(result) if self._rules.errors_in_text and result.error else result
         yield ToolResult(call_id, marked.content, error=result.error, name=name)
-        if isinstance(result, Answer):
+        if isinstance(result, PairedResult):
             for note in result.notes:
-                yield _renamed(note, result.call_id, call_id)
+                yield _with_new_id(note, result.call_id, call_id)
 
     def _id(self, call: str) -> str:
         """Return a valid id for a call; an id that another exchange has used gets another one."""
         valid = call
         while not self._rules.call_id.fullmatch(valid) or valid in self._used:
-            again = self._again[call] = self._again.get(call, 0) + 1
-            valid = "call_" + codec.digest(codec.encode_text(f"{again}:{call}"))[:_ID_LENGTH]
+            again = self._collisions[call] = self._collisions.get(call, 0) + 1
+            valid = "call_" + codec.sha256_hex(codec.encode_text(f"{again}:{call}"))[:_ID_LENGTH]
         self._used.add(valid)
         self.origins[valid] = call
         return valid
 
     def _name(self, name: str) -> str:
-        if self._rules.name.fullmatch(name) and len(name) <= self._rules.longest_name:
+        if self._rules.name.fullmatch(name) and len(name) <= self._rules.max_name_chars:
             return name
         plain = re.sub(r"[^a-zA-Z0-9_-]", "_", name) or "_"
         if not self._rules.name.fullmatch(plain):
             plain = f"_{plain}"
-        return plain[: self._rules.longest_name]
+        return plain[: self._rules.max_name_chars]
 
 
-def _renamed(part: Part, before: str, after: str) -> Part:
+def _with_new_id(part: Part, before: str, after: str) -> Part:
     """Return a note whose invented id is replaced by the call's new one."""
-    if before == after or not isinstance(part, Raw) or not is_note(part, "part"):
+    if before == after or not isinstance(part, Raw) or not has_raw_key(part, "part"):
         return part
-    made = _within(part, "made")
+    made = _raw_object(part, "made")
     if not isinstance(part.data, dict) or made.get("id") != before:
         return part
     return Raw(part.source, {**part.data, "made": {**made, "id": after}})
 
 
-def marked_error(result: ToolResult) -> ToolResult:
+def with_error_mark(result: ToolResult) -> ToolResult:
     """Prefix a result's text with the error mark, unless it already reads as an error."""
-    if _TELLS.match(result.text):
+    if _ERROR_TEXT.match(result.text):
         return result
     if isinstance(result.content, str):
-        return msgspec.structs.replace(result, content=f"{ERROR} {result.content}")
+        return msgspec.structs.replace(result, content=f"{ERROR_MARK} {result.content}")
     pieces = list(result.content)
     for at, piece in enumerate(pieces):
         if isinstance(piece, Text):
-            pieces[at] = Text(f"{ERROR} {piece.text}")
+            pieces[at] = Text(f"{ERROR_MARK} {piece.text}")
             return msgspec.structs.replace(result, content=tuple(pieces))
-    return msgspec.structs.replace(result, content=(Text(ERROR), *pieces))
+    return msgspec.structs.replace(result, content=(Text(ERROR_MARK), *pieces))

@@ -16,31 +16,33 @@ import msgspec
 from holdfast.values import Message, Text
 
 _NOT_FOR_MODELS: Final = ("hidden", "command")
-SUMMARY: Final = "Summary of the conversation so far:\n"
+SUMMARY_PREFIX: Final = "Summary of the conversation so far:\n"
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class Selection(msgspec.Struct, frozen=True):
     """The eligible messages, the summary of the others, and how many are excluded, by reason."""
 
     messages: list[Message]
-    note: Message | None
+    summary_message: Message | None
     left_out: Counter[str]
 
 
-def choose(messages: Sequence[Message], summary: Message | None, covered: int) -> Chosen:
+def select_messages(
+    messages: Sequence[Message], summary: Message | None, covered: int
+) -> Selection:
     """Select the eligible messages; `summary` replaces all messages up to the seq `covered`."""
     left_out: Counter[str] = Counter()
     kept = []
     for message in messages:
-        why = _why_not(message, summary, covered)
+        why = _exclusion_reason(message, summary, covered)
         if why is None:
             kept.append(message)
         elif why:
             left_out[why] += 1
-    return Chosen(kept, None if summary is None else _note(summary), left_out)
+    return Selection(kept, None if summary is None else _summary_message(summary), left_out)
 
 
-def _why_not(message: Message, summary: Message | None, covered: int) -> str | None:
+def _exclusion_reason(message: Message, summary: Message | None, covered: int) -> str | None:
     """Return why a message is excluded; an empty text for the summary, which is sent anyway."""
     if message.role == "summary" and message.status == "complete":
         return "" if summary is None or message.seq == summary.seq else "covered by a summary"
@@ -53,5 +55,5 @@ def _why_not(message: Message, summary: Message | None, covered: int) -> str | N
     return None
 
 
-def _note(summary: Message) -> Message:
-    return Message(id=summary.id, role="user", parts=(Text(SUMMARY + summary.text),))
+def _summary_message(summary: Message) -> Message:
+    return Message(id=summary.id, role="user", parts=(Text(SUMMARY_PREFIX + summary.text),))

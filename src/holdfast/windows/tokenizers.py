@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from holdfast.tokens import Count
+from holdfast.tokens import TokenCounter
 
 # The first prefix that matches decides, so longer ones come first.
 _FAMILIES: Final = (
@@ -42,7 +42,7 @@ _FAMILIES: Final = (
 )
 
 
-def exact(model: str | None) -> Count | None:
+def tokenizer_for(model: str | None) -> TokenCounter | None:
     """Return the function that counts tokens as this model does; `None` if it is not known."""
     name = (model or "").lower().rpartition("/")[2]
     family = next((family for prefix, family in _FAMILIES if name.startswith(prefix)), None)
@@ -50,7 +50,7 @@ def exact(model: str | None) -> Count | None:
 
 
 @cache
-def _tokenizer(family: str) -> Count | None:
+def _tokenizer(family: str) -> TokenCounter | None:
     try:
         from splintr import Tokenizer  # noqa: PLC0415 - an extra, and 37 MB
     except ImportError:

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import holdfast
 from holdfast.agent import AsyncAgent, Context, Retry
-from holdfast.agent.models.resolution import Choice
+from holdfast.agent.models.resolution import ModelChoice
 from holdfast.agent.tools.function_tools import tool
 from holdfast.agent.tools.protocol import Approver
 from holdfast.aio.store import AsyncStore
-from holdfast.cli.chat.chat_context import Desk
-from holdfast.cli.chat.controller import Talk, Wanted
-from holdfast.cli.chat.turn_view import Drawing
-from holdfast.cli.output.screen import Pipe, Screen
-from holdfast.cli.signals import Signals
+from holdfast.cli.chat.chat_context import ChatContext
+from holdfast.cli.chat.controller import ChatController, StartOptions
+from holdfast.cli.chat.turn_view import TurnView
+from holdfast.cli.output.screen import PlainScreen, Screen
+from holdfast.cli.signals import SignalHandler
 from holdfast.errors import Invalid, ModelMissing
 from holdfast.testing.scripted_model import ScriptedModel, Step
 
@@ -41,16 +41,16 @@ class Making:
         self.model = model
         self.tidied: str | None = None
 
-    def choose(self, spec: str | None) -> Choice:
+    def choose(self, spec: str | None) -> ModelChoice:
         if spec == "nonsense":
             raise Invalid("whose model is that?")
-        return Choice(spec or "scripted", "a test wants it")
+        return ModelChoice(spec or "scripted", "a test wants it")
 
     def root(self, cwd: str | None) -> tuple[str, str | None]:
         here = str(Path.cwd())
         return (here, None) if cwd in {None, here} else (here, f"{cwd} is not there")
 
-    def agent(self, choice: Choice, root: str, approve: Approver) -> AsyncAgent:
+    def agent(self, choice: ModelChoice, root: str, approve: Approver) -> AsyncAgent:
         if choice.spec == "missing":
             raise ModelMissing("it cannot be used here: set A_KEY")
         if choice.spec != "scripted":
@@ -71,49 +71,49 @@ class Making:
 class Sitting:
     """A view that records output and answers questions from a list."""
 
-    def __init__(self, desk: Desk, *, interactive: bool = True) -> None:
+    def __init__(self, desk: ChatContext, *, interactive: bool = True) -> None:
         self.interactive = interactive
         self.answers: list[str | None] = []
         self.asked: list[str] = []
         self.picks: list[str | None] = []
         self.left = False
         self._written = io.StringIO()
-        self._out = Pipe(self._written)
-        self._drawing = Drawing(lambda: self._out)
-        self.talk = Talk(desk, self)
+        self._out = PlainScreen(self._written)
+        self._drawing = TurnView(lambda: self._out)
+        self.talk = ChatController(desk, self)
 
     @property
     def out(self) -> Screen:
         return self._out
 
-    def drawing(self) -> Drawing:
+    def drawing(self) -> TurnView:
         return self._drawing
 
     def show(self) -> None:
-        self._drawing.settle()
+        self._drawing.print_finished()
 
     async def ask(self, label: str) -> str | None:
         self.asked.append(label)
         return self.answers.pop(0)
 
-    async def pick(self, talk: Talk, text: str) -> str | None:
+    async def pick(self, talk: ChatController, text: str) -> str | None:
         return self.picks.pop(0)
 
     def leave(self) -> None:
         self.left = True
 
-    async def run(self, wanted: Wanted, signals: Signals) -> int:
+    async def run(self, wanted: StartOptions, signals: SignalHandler) -> int:
         await self.talk.open(wanted)
         return 0
 
-    async def open(self, wanted: Wanted | None = None) -> str:
+    async def open(self, wanted: StartOptions | None = None) -> str:
         """Open the chat; return its output."""
-        await self.talk.open(wanted or Wanted())
+        await self.talk.open(wanted or StartOptions())
         return self.text()
 
     async def enter(self, text: str) -> str:
         """Enter a line; return the output."""
-        await self.talk.enter(text)
+        await self.talk.handle_line(text)
         return self.text()
 
     def text(self) -> str:
@@ -133,7 +133,7 @@ async def sitting(
 ) -> AsyncIterator[Sitting]:
     """Open a chat on this store."""
     made = Making(ScriptedModel(*scripts))
-    desk = Desk(AsyncStore(opened), made, cwd=str(Path.cwd()), scope=scope, run_id="run-1")
+    desk = ChatContext(AsyncStore(opened), made, cwd=str(Path.cwd()), scope=scope, run_id="run-1")
     try:
         yield Sitting(desk, interactive=interactive)
     finally:

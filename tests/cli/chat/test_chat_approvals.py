@@ -7,8 +7,8 @@ import pytest
 
 from holdfast import ToolCall
 from holdfast.agent.tools.protocol import Ask
-from holdfast.cli.chat.approvals import Approvals, grant_of, show
-from holdfast.cli.output.screen import Pipe
+from holdfast.cli.chat.approvals import Approvals, grant_of, print_request
+from holdfast.cli.output.screen import PlainScreen
 
 
 def _command(command: str) -> ToolCall:
@@ -101,7 +101,7 @@ def test_a_long_question_says_how_long_it_is() -> None:
     """What counts may have been pushed out of sight by empty lines."""
     out = io.StringIO()
     command = "rm -rf /" + "\n" * 50 + "ls"
-    show(Pipe(out), Ask(_command(command), f"run in /work\n$ {command}"))
+    print_request(PlainScreen(out), Ask(_command(command), f"run in /work\n$ {command}"))
     lines = out.getvalue().splitlines()
     assert lines[1:3] == ["  ? run_command  run in /work", "    $ rm -rf /"]
     assert lines[-1] == "    these are 51 lines"

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Goal, Message
 from holdfast.cli.chat import slash_commands
-from holdfast.cli.chat.controller import Wanted
+from holdfast.cli.chat.controller import StartOptions
 from holdfast.cli.chat.slash_commands import COMMANDS
 from holdfast.errors import ModelFailed
 from holdfast.testing.scripted_model import Hold, Pause, Step, call, say
@@ -80,7 +80,7 @@ def test_what_is_a_command(text: str, meant: tuple[str, str] | None) -> None:
     ("name", "near"), [("histroy", "history"), ("sesions", "session"), ("xyzzy", None)]
 )
 def test_an_unknown_command_says_the_nearest(name: str, near: str | None) -> None:
-    said = slash_commands.unknown(name)
+    said = slash_commands.unknown_command(name)
     assert said.startswith(f"there is no /{name}; ")
     assert ("did you mean" in said) == (near is not None)
     assert near is None or f"/{near}" in said
@@ -90,7 +90,7 @@ def test_an_unknown_command_says_the_nearest(name: str, near: str | None) -> Non
 def test_a_message_with_two_slashes_is_said_with_one() -> None:
     async def story(sat: Sitting) -> None:
         await sat.enter("//help me")
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         assert (await session.messages())[0].text == "/help me"
 
     _sat(story, say("yes"))
@@ -103,7 +103,7 @@ def test_before_anything_is_said_there_is_no_session() -> None:
         for name in ("undo", "redo", "retry", "fork", "save a", "history", "usage", "window"):
             assert "the conversation is empty" in await sat.enter(f"/{name}")
         assert "session   none yet" in await sat.enter("/status")
-        assert not (await sat.talk.desk.store.sessions()).items
+        assert not (await sat.talk.context.store.sessions()).items
 
     _sat(story)
 
@@ -111,17 +111,17 @@ def test_before_anything_is_said_there_is_no_session() -> None:
 def test_new_begins_a_session_and_keeps_the_other() -> None:
     async def story(sat: Sitting) -> None:
         await sat.enter("one")
-        first = await sat.talk.desk.in_session()
+        first = await sat.talk.context.ensure_session()
         told = await sat.enter("/new")
         assert f"/resume {first.id}" in told
         await sat.enter("two")
-        second = await sat.talk.desk.in_session()
+        second = await sat.talk.context.ensure_session()
         assert second.id != first.id
         info = await second.info()
         assert (info.parent, info.relation) == (first.id, "reset")
         assert [m.text for m in await second.messages()] == ["two", "B"]
         assert "continuing 'one', just now, 1 turn" in await sat.enter(f"/resume {first.id}")
-        assert (await sat.talk.desk.in_session()).id == first.id
+        assert (await sat.talk.context.ensure_session()).id == first.id
         assert "the session you are in" in await sat.enter(f"/resume {first.id}")
         assert "no session" in (await sat.enter("/resume nobody")).lower()
 
@@ -131,14 +131,14 @@ def test_new_begins_a_session_and_keeps_the_other() -> None:
 def test_sessions_goes_to_the_one_that_is_chosen() -> None:
     async def story(sat: Sitting) -> None:
         await sat.enter("one")
-        first = await sat.talk.desk.in_session()
+        first = await sat.talk.context.ensure_session()
         await sat.enter("/new")
         await sat.enter("two")
         sat.picks += [None, first.id]
         await sat.enter("/sessions")
-        assert (await sat.talk.desk.in_session()).id != first.id
+        assert (await sat.talk.context.ensure_session()).id != first.id
         await sat.enter("/sessions")
-        assert (await sat.talk.desk.in_session()).id == first.id
+        assert (await sat.talk.context.ensure_session()).id == first.id
 
     _sat(story, say("A"), say("B"))
 
@@ -146,7 +146,7 @@ def test_sessions_goes_to_the_one_that_is_chosen() -> None:
 def test_undo_redo_rewind_and_saved_points() -> None:
     async def story(sat: Sitting) -> None:
         await sat.enter("one")
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         assert "message 2 is saved as 'first try'" in await sat.enter("/save first try")
         await sat.enter("two")
         assert "took back 2 messages" in await sat.enter("/undo")
@@ -173,12 +173,12 @@ def test_a_point_survives_a_restart_and_a_fork_can_start_there(tmp_path: Path) -
             await sat.enter("one")
             await sat.enter("/save here")
             await sat.enter("two")
-            return (await sat.talk.desk.in_session()).id
+            return (await sat.talk.context.ensure_session()).id
 
     async def second(store: holdfast.Store, id: str) -> None:
         async with sitting(store, say("C")) as sat:
-            await sat.open(Wanted(fork=id, at="here"))
-            fork = await sat.talk.desk.in_session()
+            await sat.open(StartOptions(fork=id, at="here"))
+            fork = await sat.talk.context.ensure_session()
             assert [m.text for m in await fork.messages()] == ["one", "A"]
             await sat.enter("three")
             assert len(await fork.messages()) == 4
@@ -193,14 +193,14 @@ def test_a_point_survives_a_restart_and_a_fork_can_start_there(tmp_path: Path) -
 def test_fork_here_and_at_a_number() -> None:
     async def story(sat: Sitting) -> None:
         await sat.enter("one")
-        first = await sat.talk.desk.in_session()
+        first = await sat.talk.context.ensure_session()
         assert f"/resume {first.id}" in await sat.enter("/fork")
-        second = await sat.talk.desk.in_session()
+        second = await sat.talk.context.ensure_session()
         await sat.enter("two")
         assert len(await first.messages()) == 2
         assert len(await second.messages()) == 4
         assert "forked at message 1" in await sat.enter("/fork 1")
-        assert len(await (await sat.talk.desk.in_session()).messages()) == 1
+        assert len(await (await sat.talk.context.ensure_session()).messages()) == 1
 
     _sat(story, say("A"), say("B"))
 
@@ -212,7 +212,7 @@ def test_retry_asks_the_same_again_and_keeps_the_first_answer_out_of_view() -> N
         told = await sat.enter("/retry")
         assert "two" in told
         assert "C" in told
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         assert [m.text for m in await session.messages()] == ["one", "A", "two", "C"]
         assert len(await session.branches()) == 2
 
@@ -224,7 +224,7 @@ def test_retry_of_the_first_question_and_after_a_failure() -> None:
         told = await sat.enter("one")
         assert "failed: no luck" in told
         assert "C" in await sat.enter("/retry")
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         assert [m.text for m in await session.messages()] == ["one", "C"]
 
     _sat(story, [ModelFailed("no luck")], say("C"))
@@ -234,7 +234,7 @@ def test_title_wins_and_is_told() -> None:
     async def story(sat: Sitting) -> None:
         assert "the conversation is empty" in await sat.enter("/title")
         await sat.enter("/title  a  good\none ")
-        info = await (await sat.talk.desk.in_session()).info()
+        info = await (await sat.talk.context.ensure_session()).info()
         assert (info.title, info.title_by) == ("a good one", "user")
         assert "title: a good one" in await sat.enter("/title")
         assert "title     a good one" in await sat.enter("/session")
@@ -248,7 +248,7 @@ def test_a_goal_is_set_worked_on_told_and_ended() -> None:
         told = await sat.enter("/goal tidy up")
         assert "goal: tidy up" in told
         assert "done with it" in told
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         goal = (await session.info()).goal
         assert goal is not None
         assert (goal.objective, goal.state) == ("tidy up", "active")
@@ -272,7 +272,7 @@ def test_compact_lets_a_summary_stand_and_says_when_there_is_too_little() -> Non
             await sat.enter("more")
         told = await sat.enter("/compact")
         assert "a summary now stands for messages 1 to 8" in told
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         assert (await session.messages())[-1].text == "All was well."
 
     more = [say("B") for _ in range(4)]
@@ -329,7 +329,7 @@ def test_model_tells_switches_and_says_what_is_missing() -> None:
         assert "whose model" in await sat.enter("/model nonsense")
         assert "holdfast with other" in await sat.enter("/model other")
         await sat.enter("one")
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         assert (await session.messages())[-1].model == "other"
 
     _sat(story, say("A"))
@@ -354,7 +354,7 @@ def test_while_a_turn_runs_only_what_changes_nothing_is_done() -> None:
     looked = asyncio.Event()
 
     async def story(sat: Sitting) -> None:
-        turn = asyncio.create_task(sat.talk.enter("one"))
+        turn = asyncio.create_task(sat.talk.handle_line("one"))
         await _running(sat)
         for name in ("undo", "new", "fork", "retry", "compact", "model x", "resume a", "goal b"):
             assert "is not available while a turn runs" in await sat.enter(f"/{name}")
@@ -362,16 +362,16 @@ def test_while_a_turn_runs_only_what_changes_nothing_is_done() -> None:
         assert "queued    two" in await sat.enter("/status")
         looked.set()
         await turn
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         assert [m.text for m in await session.messages()] == ["one", "A", "two", "B"]
-        assert sat.talk.waiting == []
+        assert sat.talk.queued == []
 
     _sat(story, [Hold(looked), *say("A")], say("B"))
 
 
 def test_stop_ends_the_turn_and_what_is_queued_waits() -> None:
     async def story(sat: Sitting) -> None:
-        turn = asyncio.create_task(sat.talk.enter("one"))
+        turn = asyncio.create_task(sat.talk.handle_line("one"))
         await _running(sat)
         await sat.talk.queue("two")
         await sat.enter("/stop")
@@ -380,7 +380,7 @@ def test_stop_ends_the_turn_and_what_is_queued_waits() -> None:
         assert "stopped; what came so far is kept" in told
         assert "sent with your next message: two" in told
         await sat.enter("three")
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         assert [m.text for m in await session.messages()] == ["one", "two", "three", "B"]
 
     _sat(story, [Pause(60)], say("B"))
@@ -391,7 +391,7 @@ def test_a_busy_session_keeps_what_was_said(tmp_path: Path) -> None:
 
     async def story(store: holdfast.Store, session: holdfast.Session) -> None:
         async with sitting(store, say("A")) as sat:
-            await sat.open(Wanted(resume=session.id))
+            await sat.open(StartOptions(resume=session.id))
             told = await sat.enter("hello")
             assert "has an open turn" in told
             assert "your message is kept" in told
@@ -412,7 +412,7 @@ def test_a_tool_that_asks_is_allowed_refused_and_remembered() -> None:
         await sat.enter("three")
         await sat.enter("four")
         assert len(sat.asked) == 3
-        session = await sat.talk.desk.in_session()
+        session = await sat.talk.context.ensure_session()
         results = [m.text for m in await session.messages() if m.role == "tool"]
         assert results == ["sent to A", "not run: not to them", "sent to C", "sent to D"]
 
@@ -436,7 +436,7 @@ def test_without_anybody_to_ask_a_tool_is_refused() -> None:
 
 def _opened(
     prepare: Callable[[holdfast.Store], None],
-    wanted: Wanted | None = None,
+    wanted: StartOptions | None = None,
     *,
     scope: str | None = None,
 ) -> tuple[str, str | None]:
@@ -445,7 +445,7 @@ def _opened(
     async def play(store: holdfast.Store) -> tuple[str, str | None]:
         async with sitting(store, scope=scope) as sat:
             told = await sat.open(wanted)
-            session = sat.talk.desk.session
+            session = sat.talk.context.session
             return told, None if session is None else (await session.info()).key
 
     with holdfast.open("memory:") as store:
@@ -471,21 +471,21 @@ def test_the_latest_session_of_this_directory_goes_on() -> None:
 
 
 def test_new_resume_scope_and_chain_choose_another() -> None:
-    assert _opened(_two, Wanted(new=True))[1] is None
-    assert _opened(_two, Wanted(resume="a"))[1] == "a"
+    assert _opened(_two, StartOptions(new=True))[1] is None
+    assert _opened(_two, StartOptions(resume="a"))[1] == "a"
     assert _opened(_two, scope="desk")[1] == "b"
     told, key = _opened(_two, scope="nobody")
     assert key is None
     assert "a new conversation" in told
-    told, key = _opened(_two, Wanted(resume="c"))
+    told, key = _opened(_two, StartOptions(resume="c"))
     assert "/elsewhere is not there" in told
 
 
 def test_chain_begins_a_session_of_its_own_behind_the_latest() -> None:
     async def play(store: holdfast.Store) -> None:
         async with sitting(store, say("A")) as sat:
-            assert "continuing 'b'" in await sat.open(Wanted(chain=True))
-            session = await sat.talk.desk.in_session()
+            assert "continuing 'b'" in await sat.open(StartOptions(chain=True))
+            session = await sat.talk.context.ensure_session()
             info = await session.info()
             assert (info.parent, info.relation) == (store.get("b").id, "continue")
             await sat.enter("and on")
@@ -542,7 +542,7 @@ def test_after_a_crash_one_chooses(tmp_path: Path, answer: str, left: list[str])
             told = await sat.open()
             assert "The last turn was interrupted" in told
             assert "3 characters of the reply: “…hal”" in told
-            session = await sat.talk.desk.in_session()
+            session = await sat.talk.context.ensure_session()
             assert [m.text for m in await session.messages()] == left
             assert [m.text for m in await session.messages(branch=1)][:2] == ["one", "hal"]
 

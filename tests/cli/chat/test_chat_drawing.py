@@ -8,8 +8,8 @@ import pytest
 from holdfast import Goal, Message, ToolCall, Usage
 from holdfast.agent import events
 from holdfast.agent.events import Event
-from holdfast.cli.chat.turn_view import Drawing, given, plainly, wrapped
-from holdfast.cli.output.screen import Pipe
+from holdfast.cli.chat.turn_view import TurnView, arguments_line, without_error_class, wrap
+from holdfast.cli.output.screen import PlainScreen
 from holdfast.values import JSON, TurnState
 
 
@@ -19,8 +19,8 @@ class _Seen:
     def __init__(self) -> None:
         self.now = 0.0
         self._written = io.StringIO()
-        out = Pipe(self._written)
-        self.drawing = Drawing(lambda: out, lambda: self.now)
+        out = PlainScreen(self._written)
+        self.drawing = TurnView(lambda: out, lambda: self.now)
 
     def take(self, *happened: Event) -> str:
         for event in happened:
@@ -28,7 +28,7 @@ class _Seen:
         return self.text()
 
     def text(self) -> str:
-        self.drawing.settle()
+        self.drawing.print_finished()
         text = self._written.getvalue()
         self._written.seek(0)
         self._written.truncate()
@@ -36,7 +36,7 @@ class _Seen:
 
     def live(self) -> str:
         out = io.StringIO()
-        self.drawing.draw_live(Pipe(out))
+        self.drawing.draw_live(PlainScreen(out))
         return out.getvalue()
 
 
@@ -133,12 +133,12 @@ def test_everything_else_is_a_note(event: Event, told: str) -> None:
     ],
 )
 def test_arguments_are_said_in_a_line(arguments: JSON, told: str) -> None:
-    assert given(ToolCall("1", "f", arguments)) == told
+    assert arguments_line(ToolCall("1", "f", arguments)) == told
 
 
 def test_an_error_is_said_without_its_kind() -> None:
-    assert plainly("ModelFailed: it is 429: wait") == "it is 429: wait"
-    assert plainly("no kind: here") == "no kind: here"
+    assert without_error_class("ModelFailed: it is 429: wait") == "it is 429: wait"
+    assert without_error_class("no kind: here") == "no kind: here"
 
 
 def test_nothing_hostile_is_drawn_whatever_the_event() -> None:
@@ -171,7 +171,7 @@ def test_nothing_hostile_is_drawn_whatever_the_event() -> None:
     ],
 )
 def test_lines_are_broken_between_words(text: str, width: int, lines: list[str]) -> None:
-    assert wrapped(text, width) == lines
+    assert wrap(text, width) == lines
 
 
 def test_a_goal_that_only_goes_on_is_not_told_again() -> None:

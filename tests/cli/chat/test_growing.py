@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.cli.chat.markdown_stream import Block, Growing
-from holdfast.cli.output.sanitize import visible
-from holdfast.cli.output.screen import Terminal
+from holdfast.cli.chat.markdown_stream import MarkdownBlock, MarkdownStream
+from holdfast.cli.output.sanitize import sanitize
+from holdfast.cli.output.screen import TerminalScreen
 from tests.agent.provider import MARKDOWN
 
 _LINES = (
@@ -20,10 +20,10 @@ _TEXTS = st.lists(st.sampled_from(_LINES), max_size=14).map("\n".join)
 
 def _grown(text: str, size: int) -> list[str]:
     """Return the blocks of a text that comes in pieces of this size."""
-    growing, blocks = Growing(), []
+    growing, blocks = MarkdownStream(), []
     for start in range(0, len(text), size):
         growing.write(text[start : start + size])
-        blocks += growing.take_done()
+        blocks += growing.take_finished()
     return [block.text for block in (*blocks, growing.take_rest())]
 
 
@@ -49,18 +49,18 @@ def _drawn(*blocks: str) -> list[str]:
     out = io.StringIO()
     for n, block in enumerate(blocks):
         out.write("\n" if n else "")
-        Terminal(out).markdown(block.rstrip("\n"))
+        TerminalScreen(out).markdown(block.rstrip("\n"))
     return [line.rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
 
 
 def test_a_block_is_done_when_another_begins() -> None:
-    growing = Growing()
+    growing = MarkdownStream()
     growing.write("one\ntwo\n\nthr")
-    assert growing.take_done() == []
+    assert growing.take_finished() == []
     growing.write("ee\n")
-    assert growing.take_done() == [Block("one\ntwo\n\n", joins=False)]
-    assert growing.end.text == "three"
-    assert growing.take_done() == []
+    assert growing.take_finished() == [MarkdownBlock("one\ntwo\n\n", joins=False)]
+    assert growing.tail.text == "three"
+    assert growing.take_finished() == []
     assert growing.take_rest().text == "three\n"
 
 
@@ -77,12 +77,12 @@ def test_the_sample_is_printed_in_its_blocks() -> None:
 
 def _long(first: str, lines: str) -> list[str]:
     """Return the pieces of a long text that is all one block: each joins the one before."""
-    growing, blocks = Growing(), []
+    growing, blocks = MarkdownStream(), []
     growing.write(first)
     for _ in range(60):
         growing.write(lines * 20)
-        blocks += growing.take_done()
-        assert len(growing.end.text) < 3_000
+        blocks += growing.take_finished()
+        assert len(growing.tail.text) < 3_000
     assert len(blocks) > 1
     pieces = [*blocks, growing.take_rest()]
     assert [piece.joins for piece in pieces] == [False] + [True] * len(blocks)
@@ -110,14 +110,14 @@ def test_a_long_line_is_cut_between_words() -> None:
 def test_what_could_fool_is_shown_across_pieces() -> None:
     """Escapes are made before anything is cut into blocks; joiners keep what they join."""
     text = "a\x1b[2J\r\n\nb\u202ec 👩\u200d💻"
-    assert "".join(_grown(text, 1)) == visible(text, body=True)
+    assert "".join(_grown(text, 1)) == sanitize(text, body=True)
 
 
 @pytest.mark.parametrize("first", ["", "```py\n"])
 def test_only_the_end_of_a_long_block_is_drawn_while_it_grows(first: str) -> None:
-    growing = Growing()
+    growing = MarkdownStream()
     growing.write(first + "one two three\n" * 250 + "the last")
-    assert len(growing.end.text) < 3_000
-    assert growing.end.joins
-    assert growing.end.text.endswith("three\nthe last")
-    assert growing.end.text.startswith("```\n" if first else ("one", "two", "three"))
+    assert len(growing.tail.text) < 3_000
+    assert growing.tail.joins
+    assert growing.tail.text.endswith("three\nthe last")
+    assert growing.tail.text.startswith("```\n" if first else ("one", "two", "three"))

@@ -12,14 +12,14 @@ from holdfast import codec
 from holdfast.formats import anthropic, gemini, openai_responses
 from holdfast.testing import legality
 from holdfast.transfer.redact.message import (
-    Finding,
-    Seen,
+    FoundSecret,
+    RedactionFinding,
     is_text_file,
     preview,
     redact_json,
     redact_message,
 )
-from holdfast.transfer.redact.secrets import ALL, detectors
+from holdfast.transfer.redact.secrets import ALL_NAMES, detectors_named
 from holdfast.validation import check_message
 from holdfast.values import (
     JSON,
@@ -37,7 +37,7 @@ from holdfast.values import (
 from tests.model import strategies as some
 from tests.transfer.redact import samples
 
-_USING: Final = detectors()
+_USING: Final = detectors_named()
 _KEY: Final = samples.KEYS[0][1]
 _MARK: Final = "[redacted: openai key]"
 _SHOWN: Final = f"{_KEY[:4]}… ({len(_KEY)} characters)"
@@ -95,7 +95,7 @@ def test_a_secret_is_taken_out_of_every_field(where: str) -> None:
     assert _KEY in _bytes(message)
     assert _bytes(changed) == _bytes(message).replace(_KEY, _MARK)
     assert findings == [
-        Finding(
+        RedactionFinding(
             message_id=message.id,
             seq=7,
             where=where,
@@ -115,10 +115,10 @@ def test_a_message_without_secrets_comes_back_itself() -> None:
 
 @given(some.messages)
 def test_any_message_can_be_redacted_and_stored(message: Message) -> None:
-    changed, _ = redact_message(message, detectors(ALL))
+    changed, _ = redact_message(message, detectors_named(ALL_NAMES))
     check_message(changed)
     assert [type(part) for part in changed.parts] == [type(part) for part in message.parts]
-    assert redact_message(changed, detectors(ALL))[0] == changed
+    assert redact_message(changed, detectors_named(ALL_NAMES))[0] == changed
 
 
 @given(some.messages, st.sampled_from(samples.KEYS), st.sampled_from(["text", "call", "metadata"]))
@@ -197,7 +197,7 @@ def test_text_that_is_json_stays_json() -> None:
 def test_metadata_of_a_session_is_redacted_by_itself() -> None:
     assert redact_json({"a": [_KEY]}, _USING) == (
         {"a": [_MARK]},
-        [Seen("a[0]", "openai-key", _SHOWN)],
+        [FoundSecret("a[0]", "openai-key", _SHOWN)],
     )
 
 
@@ -206,10 +206,12 @@ def test_metadata_of_a_session_is_redacted_by_itself() -> None:
 
 def test_a_text_file_is_redacted_and_named_by_its_new_content() -> None:
     data = f"KEY={_KEY}\n".encode()
-    file = File(name=".env", data=data, sha256=codec.digest(data), size=len(data))
+    file = File(name=".env", data=data, sha256=codec.sha256_hex(data), size=len(data))
     changed, findings = _redacted(_with(file))
     now = f"KEY={_MARK}\n".encode()
-    assert changed.parts == (File(name=".env", data=now, sha256=codec.digest(now), size=len(now)),)
+    assert changed.parts == (
+        File(name=".env", data=now, sha256=codec.sha256_hex(now), size=len(now)),
+    )
     assert findings == [("parts[0].data", "openai-key", "replaced")]
 
 

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from holdfast.errors import BadQuery
 from holdfast.transfer.redact.detector import MARK
 from holdfast.transfer.redact.secrets import (
-    ALL,
+    ALL_NAMES,
     CATALOGUE,
-    DEFAULT,
-    Found,
-    detectors,
-    find,
+    DEFAULT_NAMES,
+    SecretSpan,
+    detectors_named,
+    find_secrets,
     redact_text,
 )
 from tests.model import strategies as some
 from tests.transfer.redact import samples
 
-_DEFAULT: Final = detectors()
-_ALL: Final = detectors(ALL)
+_DEFAULT: Final = detectors_named()
+_ALL: Final = detectors_named(ALL_NAMES)
 _MARKS: Final = {detector.name: detector.mark for detector in CATALOGUE}
 _PLACES: Final = {
     "alone": ("", ""),
@@ -54,14 +54,14 @@ def test_a_key_is_found_wherever_it_stands(name: str, secret: str) -> None:
     for place, (before, behind) in _PLACES.items():
         text, found = redact_text(before + secret + behind, _DEFAULT)
         assert text == before + _MARKS[name] + behind, place
-        assert found == [Found(name, len(before), len(before + secret))], place
+        assert found == [SecretSpan(name, len(before), len(before + secret))], place
 
 
 @pytest.mark.parametrize(("name", "secret"), samples.KEYS, ids=_named([*samples.KEYS]))
 def test_a_key_is_found_by_its_own_detector_alone(name: str, secret: str) -> None:
-    assert find(secret, detectors([name])) == [Found(name, 0, len(secret))]
-    others = detectors(set(DEFAULT) - {name})
-    assert [one for one in find(secret, others) if one.detector == name] == []
+    assert find_secrets(secret, detectors_named([name])) == [SecretSpan(name, 0, len(secret))]
+    others = detectors_named(set(DEFAULT_NAMES) - {name})
+    assert [one for one in find_secrets(secret, others) if one.detector == name] == []
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_tells_of_people_is_found_on_request(
 ) -> None:
     text = before + secret + behind
     assert redact_text(text, _DEFAULT) == (text, [])
-    assert redact_text(text, detectors([name]))[0] == before + _MARKS[name] + behind
+    assert redact_text(text, detectors_named([name]))[0] == before + _MARKS[name] + behind
 
 
 @pytest.mark.parametrize("text", samples.IMPERSONAL)
@@ -100,7 +100,7 @@ def test_other_numbers_and_names_tell_of_nobody(text: str) -> None:
 
 def test_every_detector_has_a_case() -> None:
     cases = [*samples.KEYS, *samples.CONTEXTS, *samples.PERSONAL]
-    assert {case[0] for case in cases} == set(ALL)
+    assert {case[0] for case in cases} == set(ALL_NAMES)
     assert len(cases) + len(samples.ORDINARY) >= 100
 
 
@@ -108,10 +108,10 @@ def test_every_detector_has_a_case() -> None:
 
 
 def test_unless_asked_for_nothing_looks_for_people() -> None:
-    assert set(ALL) - set(DEFAULT) == {"email", "phone"}
-    assert len(set(ALL)) == len(ALL)
-    assert [detector.name for detector in detectors(reversed(ALL))] == list(ALL)
-    assert detectors() == detectors(DEFAULT)
+    assert set(ALL_NAMES) - set(DEFAULT_NAMES) == {"email", "phone"}
+    assert len(set(ALL_NAMES)) == len(ALL_NAMES)
+    assert [detector.name for detector in detectors_named(reversed(ALL_NAMES))] == list(ALL_NAMES)
+    assert detectors_named() == detectors_named(DEFAULT_NAMES)
 
 
 def test_every_detector_says_what_it_finds_and_leaves_a_mark() -> None:
@@ -124,16 +124,16 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     with pytest.raises(
         BadQuery, match=r"no detector 'opanai-key'; there are: .*openai-key"
     ) as told:
-        detectors(["jwt", "opanai-key"])
-    assert all(name in str(told.value) for name in ALL)
+        detectors_named(["jwt", "opanai-key"])
+    assert all(name in str(told.value) for name in ALL_NAMES)
 
 
 def test_one_name_is_not_taken_for_its_letters() -> None:
-    assert [detector.name for detector in detectors("jwt")] == ["jwt"]
+    assert [detector.name for detector in detectors_named("jwt")] == ["jwt"]
 
 
 def test_no_detectors_find_nothing() -> None:
-    assert redact_text(samples.KEYS[0][1], detectors([])) == (samples.KEYS[0][1], [])
+    assert redact_text(samples.KEYS[0][1], detectors_named([])) == (samples.KEYS[0][1], [])
 
 
 # -------------------------------------------------------------------------------------- overlaps
@@ -150,7 +150,7 @@ def test_what_overlaps_is_joined_so_that_nothing_of_either_is_left() -> None:
     """The header ends at the exclamation mark, and the token within it does not."""
     text = f"Bearer {samples.drawn(20)}/token={samples.drawn(21)}!{samples.drawn(22)} x"
     assert redact_text(text, _DEFAULT)[0] == "Bearer [redacted: authorization] x"
-    assert redact_text(text, detectors(["secret"]))[0].endswith("/token=[redacted: secret] x")
+    assert redact_text(text, detectors_named(["secret"]))[0].endswith("/token=[redacted: secret] x")
 
 
 def test_several_secrets_are_found_in_their_order() -> None:
@@ -205,7 +205,7 @@ def test_what_is_found_is_in_order_apart_and_all_that_changes(
         left.append(text[ends[-1] : one.start] + _MARKS[one.detector])
         ends.append(one.end)
     assert "".join(left) + text[ends[-1] :] == redacted
-    assert find(text, _ALL) == found
+    assert find_secrets(text, _ALL) == found
 
 
 _BITS: Final = st.sampled_from(

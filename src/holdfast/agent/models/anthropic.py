@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from holdfast.agent.models.anthropic_messages import (
-    MessagesReading,
-    messages_of,
-    past_tools_of,
-    tools_of,
+    MessagesStreamParser,
+    encode_messages,
+    encode_past_tools,
+    encode_tools,
 )
-from holdfast.agent.models.api import CONNECT, Client, Hosted, Reading, Stream
-from holdfast.agent.models.protocol import Request, ToolSupport
+from holdfast.agent.models.api import (
+    CONNECT_TIMEOUT_S,
+    ApiModel,
+    EventStream,
+    SdkClient,
+    StreamParser,
+)
+from holdfast.agent.models.protocol import ModelRequest, ToolSupport
 from holdfast.values import JSON
 
 if TYPE_CHECKING:
@@ -22,7 +28,7 @@ _ADDRESS: Final = "https://api.anthropic.com"
 _CACHE: Final = "cache_control"
 
 
-class AnthropicModel(Hosted):
+class AnthropicModel(ApiModel):
     """A model of Anthropic's, or of a server at `base_url` with a compatible Messages API."""
 
     def __init__(
@@ -61,19 +67,19 @@ class AnthropicModel(Hosted):
         """The provider whose message format it takes."""
         return "anthropic"
 
-    def _connect(self) -> Client:
+    def _connect(self) -> SdkClient:
         import anthropic  # noqa: PLC0415 - it takes seconds to import
 
         return anthropic.AsyncAnthropic(
             api_key=self._key,
             base_url=self._url.geturl(),
             max_retries=0,
-            timeout=anthropic.Timeout(None, connect=CONNECT),
+            timeout=anthropic.Timeout(None, connect=CONNECT_TIMEOUT_S),
             open_telemetry=False,
         )
 
-    def _body(self, request: Request) -> dict[str, JSON]:
-        messages = messages_of(request)
+    def _body(self, request: ModelRequest) -> dict[str, JSON]:
+        messages = encode_messages(request)
         body: dict[str, JSON] = {
             "model": self.name,
             "messages": messages,
@@ -83,18 +89,18 @@ class AnthropicModel(Hosted):
         if request.window.system:
             body["system"] = request.window.system
         if request.tools:
-            body["tools"] = tools_of(request.tools)
-        elif past := past_tools_of(messages):
+            body["tools"] = encode_tools(request.tools)
+        elif past := encode_past_tools(messages):
             body["tools"], body["tool_choice"] = past, {"type": "none"}
         # The next round sends all of this again, so the provider should cache it.
-        if request.tools and self._original and not self.refuses(_CACHE):
+        if request.tools and self._is_official and not self.has_rejected(_CACHE):
             body[_CACHE] = {"type": "ephemeral"}
         return {**body, **self.extra}
 
-    def _words(self) -> tuple[str, ...]:
+    def _optional_parameters(self) -> tuple[str, ...]:
         return (_CACHE,)
 
-    async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:
+    async def _call(self, client: SdkClient, body: dict[str, JSON]) -> EventStream:
         from anthropic import AsyncStream  # noqa: PLC0415 - as above
 
         # Not `messages.create`: it warns about old models, and the parser reads plain JSON.
@@ -102,5 +108,5 @@ class AnthropicModel(Hosted):
             "/v1/messages", body=body, cast_to=object, stream=True, stream_cls=AsyncStream[object]
         )
 
-    def _reading(self) -> Reading:
-        return MessagesReading()
+    def _parser(self) -> StreamParser:
+        return MessagesStreamParser()

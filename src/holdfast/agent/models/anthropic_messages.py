@@ -12,21 +12,21 @@ from typing import Final, TypeAlias
 
 from holdfast.agent.models.chat_completions import CONTINUE
 from holdfast.agent.models.protocol import (
-    Called,
     Delta,
-    Kept,
-    Request,
-    Said,
-    Spent,
-    Stopped,
+    ModelRequest,
+    ReplyEnd,
+    ReplyRaw,
+    ReplyText,
+    ReplyThinking,
+    ReplyToolCall,
+    ReplyUsage,
     StopReason,
-    Thought,
     ToolSpec,
 )
-from holdfast.agent.models.surrogates import Halves, whole
+from holdfast.agent.models.surrogates import SurrogateJoiner, join_surrogates
 from holdfast.formats import anthropic
 from holdfast.formats.passthrough import parsed_object
-from holdfast.validation import MAX_COUNT
+from holdfast.validation import MAX_TOKEN_COUNT
 from holdfast.values import JSON, Raw, Usage
 
 JSONObject: TypeAlias = dict[str, JSON]
@@ -44,7 +44,7 @@ _REASONS: Final[Mapping[str, StopReason]] = {
 # ---------------------------------------------------------------------------------------- requests
 
 
-def messages_of(request: Request) -> list[JSON]:
+def encode_messages(request: ModelRequest) -> list[JSON]:
     """Return the messages to send."""
     messages: list[JSON] = [*request.window.messages]
     if not request.continuing:
@@ -61,7 +61,7 @@ def messages_of(request: Request) -> list[JSON]:
     return [*messages, {"role": "user", "content": [more]}]
 
 
-def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
+def encode_tools(tools: Sequence[ToolSpec]) -> list[JSON]:
     """Return the tools as the API takes them."""
     return [
         {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
@@ -69,7 +69,7 @@ def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
     ]
 
 
-def past_tools_of(messages: Sequence[JSON]) -> list[JSON]:
+def encode_past_tools(messages: Sequence[JSON]) -> list[JSON]:
     """Return stubs of the tools called in these messages: the API requires them to be defined."""
     names = {
         str(block["name"]): None
@@ -87,21 +87,21 @@ def past_tools_of(messages: Sequence[JSON]) -> list[JSON]:
 # ----------------------------------------------------------------------------------------- replies
 
 
-class _Block:
+class _PartialBlock:
     """A block that is being assembled: its start event, and what was streamed since."""
 
     def __init__(self, start: JSONObject) -> None:
-        self.began = start
+        self.start = start
         self.texts = {"text": "", "thinking": "", "signature": "", "partial_json": ""}
         self.citations: list[JSON] = []
-        self.halves = Halves()
+        self.surrogates = SurrogateJoiner()
 
-    def whole(self) -> JSONObject:
+    def build(self) -> JSONObject:
         """Return the block as a reply without streaming would have it."""
-        block = dict(self.began)
+        block = dict(self.start)
         for key in ("text", "thinking", "signature"):
             if self.texts[key]:
-                block[key] = whole(f"{block.get(key, '')}{self.texts[key]}")
+                block[key] = join_surrogates(f"{block.get(key, '')}{self.texts[key]}")
         if self.citations:
             block["citations"] = self.citations
         if block.get("type") in {"tool_use", "server_tool_use", "mcp_tool_use"}:
@@ -109,64 +109,64 @@ class _Block:
         return block
 
     def _arguments(self) -> JSON:
-        text = whole(self.texts["partial_json"])
+        text = join_surrogates(self.texts["partial_json"])
         if not text.strip():
-            given = self.began.get("input")
+            given = self.start.get("input")
             return given if isinstance(given, dict) else {}
         found = parsed_object(text)
         return text if found is None else found
 
 
-class MessagesReading:
+class MessagesStreamParser:
     """Parses the events of one reply into deltas."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, _PartialBlock] = {}
         self._used: JSONObject = {}
         self._reason: StopReason | None = None
-        self.said = False
+        self.has_output = False
 
     @property
     def reason(self) -> StopReason | None:
         """Why the reply ended; `None` until it is complete."""
         return self._reason
 
-    def take(self, event: object) -> list[Delta]:
+    def feed(self, event: object) -> list[Delta]:
         """Return the deltas of an event."""
         match event:
             case {"type": "message_start", "message": {"usage": dict(usage)}}:
-                return self._spent(usage)
+                return self._usage_delta(usage)
             case {"type": "content_block_start", "index": int(at), "content_block": dict(began)}:
-                return self._begin(at, began)
+                return self._start_block(at, began)
             case {"type": "content_block_delta", "index": int(at), "delta": dict(delta)}:
-                return self._more(self._blocks[at], delta) if at in self._blocks else []
+                return self._extend_block(self._blocks[at], delta) if at in self._blocks else []
             case {"type": "content_block_stop", "index": int(at)}:
-                return self._over(self._blocks.pop(at)) if at in self._blocks else []
+                return self._finish_block(self._blocks.pop(at)) if at in self._blocks else []
             case {"type": "message_delta", "delta": {"stop_reason": str(reason)}, "usage": usage}:
                 self._reason = _REASONS.get(reason, "other")
-                return self._spent(usage) if isinstance(usage, dict) else []
+                return self._usage_delta(usage) if isinstance(usage, dict) else []
             case {"type": "message_delta", "delta": {"stop_reason": str(reason)}}:
                 self._reason = _REASONS.get(reason, "other")
         return []
 
-    def end(self) -> list[Delta]:
+    def finish(self) -> list[Delta]:
         """Return why the reply ended; nothing if it was cut off."""
-        return [] if self._reason is None else [Stopped(self._reason)]
+        return [] if self._reason is None else [ReplyEnd(self._reason)]
 
-    def _begin(self, at: int, start: JSONObject) -> list[Delta]:
+    def _start_block(self, at: int, start: JSONObject) -> list[Delta]:
         """Begin a block; return the deltas of its initial text, which is usually empty."""
         if not isinstance(start.get("type"), str):
             return []
-        block = _Block({key: value for key, value in start.items() if value is not None})
+        block = _PartialBlock({key: value for key, value in start.items() if value is not None})
         self._blocks[at] = block
-        match block.began:
+        match block.start:
             case {"type": "text", "text": str(text)}:
-                return self._spoken(Said, block.halves.joined(text))
+                return self._text_delta(ReplyText, block.surrogates.feed(text))
             case {"type": "thinking", "thinking": str(text)}:
-                return self._spoken(Thought, block.halves.joined(text))
+                return self._text_delta(ReplyThinking, block.surrogates.feed(text))
         return []
 
-    def _more(self, block: _Block, delta: JSONObject) -> list[Delta]:
+    def _extend_block(self, block: _PartialBlock, delta: JSONObject) -> list[Delta]:
         for key in block.texts:
             if isinstance(text := delta.get(key), str):
                 block.texts[key] += text
@@ -174,43 +174,43 @@ class MessagesReading:
             block.citations.append(cited)
         match delta:
             case {"type": "text_delta", "text": str(text)}:
-                return self._spoken(Said, block.halves.joined(text))
+                return self._text_delta(ReplyText, block.surrogates.feed(text))
             case {"type": "thinking_delta", "thinking": str(text)}:
-                return self._spoken(Thought, block.halves.joined(text))
+                return self._text_delta(ReplyThinking, block.surrogates.feed(text))
         return []
 
-    def _spoken(self, kind: type[Said | Thought], text: str) -> list[Delta]:
-        self.said = self.said or (kind is Said and bool(text))
+    def _text_delta(self, kind: type[ReplyText | ReplyThinking], text: str) -> list[Delta]:
+        self.has_output = self.has_output or (kind is ReplyText and bool(text))
         return [kind(text)] if text else []
 
-    def _over(self, block: _Block) -> list[Delta]:
+    def _finish_block(self, block: _PartialBlock) -> list[Delta]:
         """Return the deltas that depend on the complete block."""
-        complete = block.whole()
-        rest = block.halves.rest()
+        complete = block.build()
+        rest = block.surrogates.flush()
         match complete:
             case {"type": "text"}:
                 return [
-                    *self._spoken(Said, rest),
-                    *(_kept(complete) if "citations" in complete else []),
+                    *self._text_delta(ReplyText, rest),
+                    *(_raw_deltas(complete) if "citations" in complete else []),
                 ]
             case {"type": "thinking"}:
                 # Thinking without its signature cannot be sent back.
                 signature = str(complete.get("signature", ""))
-                signed = [Thought("", signature), *_kept(complete)] if signature else []
-                return [*self._spoken(Thought, rest), *signed]
+                signed = [ReplyThinking("", signature), *_raw_deltas(complete)] if signature else []
+                return [*self._text_delta(ReplyThinking, rest), *signed]
             case {"type": "tool_use", "id": str(id), "name": str(name), "input": arguments}:
-                self.said = True
-                more = _kept(complete) if isinstance(arguments, dict) else []
-                return [Called(id, name, arguments), *more]
+                self.has_output = True
+                more = _raw_deltas(complete) if isinstance(arguments, dict) else []
+                return [ReplyToolCall(id, name, arguments), *more]
             case {"type": "tool_use"}:  # Without id and name it cannot be answered.
                 return []
-        return _kept(complete)
+        return _raw_deltas(complete)
 
-    def _spent(self, usage: JSONObject) -> list[Delta]:
+    def _usage_delta(self, usage: JSONObject) -> list[Delta]:
         """Return the usage so far: later events repeat only the values that changed."""
         self._used.update({key: value for key, value in usage.items() if value is not None})
         spent = _usage(self._used)
-        return [Spent(spent)] if spent.total else []
+        return [ReplyUsage(spent)] if spent.total else []
 
 
 def _usage(used: JSONObject) -> Usage:
@@ -229,12 +229,12 @@ def _usage(used: JSONObject) -> Usage:
     )
 
 
-def _kept(block: JSONObject) -> list[Delta]:
+def _raw_deltas(block: JSONObject) -> list[Delta]:
     """Return the provider's own pieces of a block: its fields beyond text, thinking and call."""
     parts = anthropic.decode({"role": "assistant", "content": [block]}).parts
-    return [Kept(part) for part in parts if isinstance(part, Raw)]
+    return [ReplyRaw(part) for part in parts if isinstance(part, Raw)]
 
 
 def _count(given: Mapping[str, JSON], key: str) -> int:
     value = given.get(key)
-    return value if type(value) is int and 0 < value <= MAX_COUNT // 4 else 0
+    return value if type(value) is int and 0 < value <= MAX_TOKEN_COUNT // 4 else 0

@@ -19,20 +19,22 @@ from types import ModuleType
 from typing import Final, Protocol
 from urllib.parse import SplitResult, urlsplit
 
-from holdfast.agent.models.context_limits import Size, size_of
-from holdfast.agent.models.errors import Complaint, complaint_of, failure
-from holdfast.agent.models.protocol import Delta, Request, StopReason, ToolSupport
+from holdfast.agent.models.context_limits import ContextLimits, limits_for
+from holdfast.agent.models.errors import ProviderError, parse_error, to_model_failed
+from holdfast.agent.models.protocol import Delta, ModelRequest, StopReason, ToolSupport
 from holdfast.errors import BadConfig, ModelFailed, ModelMissing
 from holdfast.values import JSON
 
-CONNECT: Final = 10.0  # Seconds. The loop decides how long a stream may be silent.
-_AFTERWARDS: Final = 5.0  # Seconds that a server gets to close a stream that is complete.
+CONNECT_TIMEOUT_S: Final = 10.0  # Seconds. The loop decides how long a stream may be silent.
+_CLOSE_TIMEOUT_S: Final = 5.0  # Seconds that a server gets to close a stream that is complete.
 # Reasoning counts as output: with less than this, some models never get to their reply.
-_LEAST_OUTPUT: Final = 4_096
-_AT_HOME: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "host.docker.internal"})  # noqa: S104 (nothing is bound to it)
+_MIN_OUTPUT_TOKENS: Final = 4_096
+_LOCAL_HOSTS: Final = frozenset(
+    {"localhost", "127.0.0.1", "::1", "0.0.0.0", "host.docker.internal"}  # noqa: S104 - not bound
+)
 
 
-class Stream(Protocol):
+class EventStream(Protocol):
     """The stream of events of both SDKs."""
 
     async def __anext__(self) -> object:
@@ -42,30 +44,30 @@ class Stream(Protocol):
         """Close the connection."""
 
 
-class Client(Protocol):
+class SdkClient(Protocol):
     """The part of both SDKs' clients that is used here."""
 
     async def close(self) -> None:
         """Close its connections."""
 
 
-class Reading(Protocol):
+class StreamParser(Protocol):
     """Parses the events of one reply into deltas; `has_output`: there was text or a call."""
 
-    said: bool
+    has_output: bool
 
     @property
     def reason(self) -> StopReason | None:
         """Why the reply ended; `None` until it is complete."""
 
-    def take(self, event: object) -> list[Delta]:
+    def feed(self, event: object) -> list[Delta]:
         """Return the deltas of an event."""
 
-    def end(self) -> list[Delta]:
+    def finish(self) -> list[Delta]:
         """Return the final deltas."""
 
 
-class Hosted(ABC):
+class ApiModel(ABC):
     """A model behind an API, called through its SDK."""
 
     def __init__(
@@ -78,7 +80,7 @@ class Hosted(ABC):
         max_output: int | None,
         tools: ToolSupport,
         extra: Mapping[str, JSON] | None,
-        client: Client | None,
+        client: SdkClient | None,
         package: str,
         address: str,
     ) -> None:
@@ -91,18 +93,18 @@ class Hosted(ABC):
         self._key = _checked_key(api_key)
         if client is None and base_url is None and not self._key:
             raise ModelMissing(f"{name} needs an API key: pass api_key")
-        size = size_of(name, is_local=self._url.hostname in _AT_HOME)
+        size = limits_for(name, is_local=self._url.hostname in _LOCAL_HOSTS)
         self._name = name
-        self._size = Size(
+        self._limits = ContextLimits(
             context or size.context, max_output or min(size.output, context or size.output)
         )
         self._tools: ToolSupport = tools
         self._package = package
         # The provider's own server, not another one with a compatible API.
-        self._original = self._url.hostname == urlsplit(address).hostname
-        self._given = client
-        self._made: tuple[asyncio.AbstractEventLoop, Client] | None = None
-        self._refused: set[str] = set()
+        self._is_official = self._url.hostname == urlsplit(address).hostname
+        self._user_client = client
+        self._own_client: tuple[asyncio.AbstractEventLoop, SdkClient] | None = None
+        self._rejected: set[str] = set()
         self.extra: Mapping[str, JSON] = extra or {}
 
     @property
@@ -113,12 +115,12 @@ class Hosted(ABC):
     @property
     def context(self) -> int:
         """The most tokens that a request and its reply may have together."""
-        return self._size.context
+        return self._limits.context
 
     @property
     def max_output(self) -> int:
         """The most tokens that a reply may have."""
-        return self._size.output
+        return self._limits.output
 
     @property
     def tools(self) -> ToolSupport:
@@ -133,44 +135,44 @@ class Hosted(ABC):
 
     async def close(self) -> None:
         """Close the connections of the model's own client; a given one stays open."""
-        own, self._made = self._made, None
+        own, self._own_client = self._own_client, None
         if own is not None and own[0] is asyncio.get_running_loop():
             await own[1].close()
 
     # ------------------------------------------------------------------------------------- one call
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Call the model. Closing the iterator closes the connection at once."""
-        events = await self._begin(request)
-        reading = self._reading()
+        events = await self._open_stream(request)
+        reading = self._parser()
         try:
             while (event := await self._next(events, reading)) is not None:
-                for delta in reading.take(event):
+                for delta in reading.feed(event):
                     yield delta
         finally:
             await events.close()
-        if reading.reason == "refused" and not reading.said:
+        if reading.reason == "refused" and not reading.has_output:
             raise ModelFailed(f"{self.where} refused to answer")
-        for delta in reading.end():
+        for delta in reading.finish():
             yield delta
 
-    async def _begin(self, request: Request) -> Stream:
+    async def _open_stream(self, request: ModelRequest) -> EventStream:
         """Start the call; repeat it without each parameter that the server rejects."""
         client = await self._client()
         while True:
             try:
                 return await self._call(client, self._body(request))
             except self._errors() as error:
-                complaint = complaint_of(error)
-                if complaint is None or not self._learns(complaint, request):
+                complaint = parse_error(error)
+                if complaint is None or not self._adapt(complaint, request):
                     raise self._failure(error) from error
 
-    async def _next(self, events: Stream, reading: Reading) -> object | None:
+    async def _next(self, events: EventStream, reading: StreamParser) -> object | None:
         """Return the next event, or `None` at the end."""
         try:
             if reading.reason is None:
                 return await anext(events)
-            return await asyncio.wait_for(anext(events), _AFTERWARDS)
+            return await asyncio.wait_for(anext(events), _CLOSE_TIMEOUT_S)
         except StopAsyncIteration:
             return None
         except self._errors() as error:
@@ -181,27 +183,27 @@ class Hosted(ABC):
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> ModelFailed:
-        return failure(error, self.where, secret=self._key)
+        return to_model_failed(error, self.where, secret=self._key)
 
-    def output_for(self, request: Request) -> int:
+    def output_for(self, request: ModelRequest) -> int:
         """Return how many tokens the reply may have."""
-        least = min(_LEAST_OUTPUT, self.max_output, max(1, self.context // 4))
+        least = min(_MIN_OUTPUT_TOKENS, self.max_output, max(1, self.context // 4))
         return max(min(request.max_output or self.max_output, self.max_output), least)
 
     # ------------------------------------------------------------------------------------- adapting
 
-    def refuses(self, parameter: str) -> bool:
+    def has_rejected(self, parameter: str) -> bool:
         """True if the server has rejected a parameter."""
-        return parameter in self._refused
+        return parameter in self._rejected
 
-    def _learns(self, complaint: Complaint, request: Request) -> bool:
+    def _adapt(self, complaint: ProviderError, request: ModelRequest) -> bool:
         """Adapt to a rejection; return whether to repeat the call at once."""
         if complaint.retryable or complaint.is_too_long:
             return False
         if (limit := complaint.output_limit) is not None and limit < self.output_for(request):
-            self._size = Size(self._size.context, limit)
+            self._limits = ContextLimits(self._limits.context, limit)
             return True
-        if request.tools and complaint.refuses_tools:
+        if request.tools and complaint.lacks_tool_support:
             # The window must be built again, with the tools described in the prompt.
             self._tools = "text"
             raise ModelFailed(
@@ -210,32 +212,34 @@ class Hosted(ABC):
                 retryable=True,
                 retry_after=0.0,
             )
-        return self._learn_word(complaint)
+        return self._drop_parameter(complaint)
 
-    def _learn_word(self, complaint: Complaint) -> bool:
-        for parameter in self._words():
-            if parameter in complaint.text and parameter not in self._refused:
-                self._refused.add(parameter)
+    def _drop_parameter(self, complaint: ProviderError) -> bool:
+        for parameter in self._optional_parameters():
+            if parameter in complaint.text and parameter not in self._rejected:
+                self._rejected.add(parameter)
                 return True
         return False
 
-    def _words(self) -> tuple[str, ...]:
+    def _optional_parameters(self) -> tuple[str, ...]:
         """Return the parameters that a request can do without."""
         return ()
 
     # -------------------------------------------------------------------------------------- the SDK
 
-    async def _client(self) -> Client:
-        if self._given is not None:
-            return self._given
+    async def _client(self) -> SdkClient:
+        if self._user_client is not None:
+            return self._user_client
         loop = asyncio.get_running_loop()
-        if self._made is None or self._made[0] is not loop:
+        if self._own_client is None or self._own_client[0] is not loop:
             client = await asyncio.to_thread(self._connect)
-            if self._made is not None and self._made[0] is loop:  # Another call created one first.
+            if (
+                self._own_client is not None and self._own_client[0] is loop
+            ):  # Another call created one first.
                 await client.close()
             else:
-                self._made = (loop, client)
-        return self._made[1]
+                self._own_client = (loop, client)
+        return self._own_client[1]
 
     def _sdk(self) -> ModuleType:
         return importlib.import_module(self._package)
@@ -246,19 +250,19 @@ class Hosted(ABC):
         return (sdk.APIError, transport.HTTPError, transport.InvalidURL, TimeoutError, ValueError)
 
     @abstractmethod
-    def _connect(self) -> Client:
+    def _connect(self) -> SdkClient:
         """Create a client."""
 
     @abstractmethod
-    def _body(self, request: Request) -> dict[str, JSON]:
+    def _body(self, request: ModelRequest) -> dict[str, JSON]:
         """Return the body of the request."""
 
     @abstractmethod
-    async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:
+    async def _call(self, client: SdkClient, body: dict[str, JSON]) -> EventStream:
         """Send the request."""
 
     @abstractmethod
-    def _reading(self) -> Reading:
+    def _parser(self) -> StreamParser:
         """Return a parser for one reply."""
 
 

@@ -16,24 +16,24 @@ from typing import Final, TypeAlias
 import msgspec
 
 from holdfast.agent.models.protocol import (
-    Called,
     Delta,
-    Kept,
-    Request,
-    Said,
-    Spent,
-    Stopped,
+    ModelRequest,
+    ReplyEnd,
+    ReplyRaw,
+    ReplyText,
+    ReplyThinking,
+    ReplyToolCall,
+    ReplyUsage,
     StopReason,
-    Thought,
     ToolSpec,
 )
-from holdfast.agent.models.surrogates import Halves, whole
-from holdfast.agent.text_tools import in_words
+from holdfast.agent.models.surrogates import SurrogateJoiner, join_surrogates
+from holdfast.agent.text_tools import to_text_messages
 from holdfast.formats.common import write_arguments
 from holdfast.formats.openai_chat import SOURCE
-from holdfast.formats.openai_passthrough import message_note, note
+from holdfast.formats.openai_passthrough import message_note, part_note
 from holdfast.formats.passthrough import parsed_object
-from holdfast.validation import MAX_COUNT
+from holdfast.validation import MAX_TOKEN_COUNT
 from holdfast.values import JSON, Usage
 
 JSONObject: TypeAlias = dict[str, JSON]
@@ -50,7 +50,7 @@ _REASONS: Final[Mapping[str, StopReason]] = {
     "tool_calls": "calls",
 }
 # Finish reasons of a reply that the server aborted: it counts as cut off, not as complete.
-_GIVEN_UP: Final = frozenset({"abort", "error", "insufficient_system_resource"})
+_ABORT_REASONS: Final = frozenset({"abort", "error", "insufficient_system_resource"})
 _FIELDS: Final = frozenset(
     {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "audio", "function_call"}
 )
@@ -58,33 +58,35 @@ _CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom"})
 _PIECE_FIELDS: Final = frozenset({*_CALL_FIELDS, "index"})
 
 
-class Own(msgspec.Struct, frozen=True):
+class ServerFields(msgspec.Struct, frozen=True):
     """Fields that a server adds to messages and calls, and requires to be sent back with them."""
 
     message: frozenset[str] = frozenset()
     call: frozenset[str] = frozenset()
 
 
-NOTHING_OWN: Final = Own()
+NO_SERVER_FIELDS: Final = ServerFields()
 
 
 # ---------------------------------------------------------------------------------------- requests
 
 
-def messages_of(request: Request, *, own: Own = NOTHING_OWN, as_text: bool = False) -> list[JSON]:
+def encode_messages(
+    request: ModelRequest, *, own: ServerFields = NO_SERVER_FIELDS, as_text: bool = False
+) -> list[JSON]:
     """Return the messages to send. `as_text`: calls and results are written as text.
 
     Fields that other servers added to messages are omitted: many servers reject unknown fields.
     """
-    messages = [_known(message, own) for message in request.window.messages]
+    messages = [_without_unknown_fields(message, own) for message in request.window.messages]
     if as_text:
-        messages = in_words(messages)
+        messages = to_text_messages(messages)
     if request.continuing:
         messages.append({"role": "user", "content": CONTINUE})
     return [*messages]
 
 
-def _known(message: JSONObject, own: Own) -> JSONObject:
+def _without_unknown_fields(message: JSONObject, own: ServerFields) -> JSONObject:
     known = {key: value for key, value in message.items() if key in _FIELDS | own.message}
     calls = known.get("tool_calls")
     if isinstance(calls, list):
@@ -96,7 +98,7 @@ def _known(message: JSONObject, own: Own) -> JSONObject:
     return known
 
 
-def flat(messages: Iterable[JSON]) -> list[JSON]:
+def flatten_text(messages: Iterable[JSON]) -> list[JSON]:
     """Join content that is only text into one text: not every server accepts a list of pieces."""
     return [
         {**message, "content": _joined(message["content"])}
@@ -116,7 +118,7 @@ def _joined(content: JSON) -> JSON:
     return "\n".join(texts) if len(texts) == len(pieces) else content
 
 
-def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
+def encode_tools(tools: Sequence[ToolSpec]) -> list[JSON]:
     """Return the tools as the API takes them."""
     return [
         {
@@ -134,7 +136,7 @@ def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
 # ----------------------------------------------------------------------------------------- replies
 
 
-class _Call:
+class _PartialCall:
     """A call that is being assembled from its pieces."""
 
     def __init__(self) -> None:
@@ -160,32 +162,32 @@ class _Call:
     @property
     def arguments(self) -> JSON:
         """The arguments as an object, or as text if they are not one."""
-        text = whole(self.text)
+        text = join_surrogates(self.text)
         if not text.strip():
             return {}
         found = parsed_object(text)
         return text if found is None else found
 
 
-class ChatReading:
+class ChatStreamParser:
     """Parses the chunks of one reply into deltas; `own` names fields to keep for the server."""
 
-    def __init__(self, own: Own = NOTHING_OWN) -> None:
-        self._own = own
-        self._calls: list[_Call] = []
-        self._at: dict[int, _Call] = {}
-        self._text = Halves()
-        self._thoughts = Halves()
+    def __init__(self, own: ServerFields = NO_SERVER_FIELDS) -> None:
+        self._server_fields = own
+        self._calls: list[_PartialCall] = []
+        self._calls_by_index: dict[int, _PartialCall] = {}
+        self._text = SurrogateJoiner()
+        self._thoughts = SurrogateJoiner()
         self._fields: JSONObject = {}
         self._reason: StopReason | None = None
-        self.said = False
+        self.has_output = False
 
     @property
     def reason(self) -> StopReason | None:
         """Why the reply ended; `None` until it is complete."""
         return self._reason
 
-    def take(self, chunk: object) -> list[Delta]:
+    def feed(self, chunk: object) -> list[Delta]:
         """Return the deltas of a chunk."""
         if not isinstance(chunk, dict):
             return []
@@ -195,28 +197,32 @@ class ChatReading:
             deltas += self._choice(_object(choices[0]))
         usage = chunk.get("usage")
         if isinstance(usage, dict) and (spent := _usage(usage)).total:
-            deltas.append(Spent(spent))
+            deltas.append(ReplyUsage(spent))
         return deltas
 
-    def end(self) -> list[Delta]:
+    def finish(self) -> list[Delta]:
         """Return the final deltas: the calls, and why the reply ended, unless it was cut off."""
-        deltas: list[Delta] = [*self._spoken(Said, self._text.rest())]
+        deltas: list[Delta] = [*self._text_delta(ReplyText, self._text.flush())]
         if self._reason is None:
             return deltas
-        calls = self._whole_calls()
+        calls = self._complete_calls()
         for call in calls:
-            self.said = True
-            deltas.append(Called(whole(call.id), whole(call.name), call.arguments))
-            extra = {key: value for key, value in call.extra.items() if key in self._own.call}
-            if (kept := note(SOURCE, extra, {}, "function_tool")) is not None:
-                deltas.append(Kept(kept))
+            self.has_output = True
+            deltas.append(
+                ReplyToolCall(join_surrogates(call.id), join_surrogates(call.name), call.arguments)
+            )
+            extra = {
+                key: value for key, value in call.extra.items() if key in self._server_fields.call
+            }
+            if (kept := part_note(SOURCE, extra, {}, "function_tool")) is not None:
+                deltas.append(ReplyRaw(kept))
         if self._fields:
             about = message_note(SOURCE, {"fields": self._fields}, "assistant")
-            deltas += [] if about is None else [Kept(about)]
+            deltas += [] if about is None else [ReplyRaw(about)]
         ended = self._reason in {"stop", "other"}
-        return [*deltas, Stopped("calls" if calls and ended else self._reason)]
+        return [*deltas, ReplyEnd("calls" if calls and ended else self._reason)]
 
-    def _whole_calls(self) -> list[_Call]:
+    def _complete_calls(self) -> list[_PartialCall]:
         """Return the calls; if the reply reached its length limit, only those that parse."""
         if self._reason != "length":
             return self._calls
@@ -228,15 +234,15 @@ class ChatReading:
         if isinstance(content := delta.get("content"), list):
             deltas += [found for piece in content for found in self._piece(_object(piece))]
         elif isinstance(content, str):
-            deltas += self._spoken(Said, self._text.joined(content))
+            deltas += self._text_delta(ReplyText, self._text.feed(content))
         # A refusal is shown as text.
         if isinstance(refusal := delta.get("refusal"), str):
-            deltas += self._spoken(Said, self._text.joined(refusal))
+            deltas += self._text_delta(ReplyText, self._text.feed(refusal))
         calls = delta.get("tool_calls")
         for piece in calls if isinstance(calls, list) else ():
             self._call_for(_object(piece)).add(_object(piece))
         finish = choice.get("finish_reason")
-        if isinstance(finish, str) and finish and finish not in _GIVEN_UP:
+        if isinstance(finish, str) and finish and finish not in _ABORT_REASONS:
             self._reason = _REASONS.get(finish, "other")
         return deltas
 
@@ -244,39 +250,39 @@ class ChatReading:
         for name in ("reasoning_content", "reasoning"):
             text = delta.get(name)
             if isinstance(text, str) and text:
-                if name in self._own.message:
+                if name in self._server_fields.message:
                     self._fields[name] = f"{self._fields.get(name, '')}{text}"
-                return self._spoken(Thought, self._thoughts.joined(text))
+                return self._text_delta(ReplyThinking, self._thoughts.feed(text))
         return []
 
     def _piece(self, piece: Mapping[str, JSON]) -> list[Delta]:
         """Return the deltas of a piece of content in Mistral's format."""
         if isinstance(text := piece.get("text"), str):
-            return self._spoken(Said, self._text.joined(text))
+            return self._text_delta(ReplyText, self._text.feed(text))
         thinking = piece.get("thinking")
         inside = thinking if isinstance(thinking, list) else ()
         texts = [_object(inner).get("text") for inner in inside]
         joined = "".join(text for text in texts if isinstance(text, str))
-        return self._spoken(Thought, self._thoughts.joined(joined))
+        return self._text_delta(ReplyThinking, self._thoughts.feed(joined))
 
-    def _spoken(self, kind: type[Said | Thought], text: str) -> list[Delta]:
-        self.said = self.said or (kind is Said and bool(text))
+    def _text_delta(self, kind: type[ReplyText | ReplyThinking], text: str) -> list[Delta]:
+        self.has_output = self.has_output or (kind is ReplyText and bool(text))
         return [kind(text)] if text else []
 
-    def _call_for(self, piece: Mapping[str, JSON]) -> _Call:
+    def _call_for(self, piece: Mapping[str, JSON]) -> _PartialCall:
         """Return the call that a piece belongs to; begin one if there is none."""
         index = piece.get("index")
         last = self._calls[-1] if self._calls else None
-        known = self._at.get(index) if isinstance(index, int) else last
-        if known is not None and self._goes_on(known, piece):
+        known = self._calls_by_index.get(index) if isinstance(index, int) else last
+        if known is not None and self._continues_call(known, piece):
             return known
-        call = _Call()
+        call = _PartialCall()
         self._calls.append(call)
         if isinstance(index, int):
-            self._at[index] = call
+            self._calls_by_index[index] = call
         return call
 
-    def _goes_on(self, call: _Call, piece: Mapping[str, JSON]) -> bool:
+    def _continues_call(self, call: _PartialCall, piece: Mapping[str, JSON]) -> bool:
         """True if a piece continues a call: some servers send index 0 for all calls, or none."""
         id = piece.get("id")
         if isinstance(id, str) and id and call.id:
@@ -305,4 +311,4 @@ def _usage(given: JSONObject) -> Usage:
 
 def _count(given: Mapping[str, JSON], key: str) -> int:
     value = given.get(key)
-    return value if type(value) is int and 0 < value <= MAX_COUNT // 4 else 0
+    return value if type(value) is int and 0 < value <= MAX_TOKEN_COUNT // 4 else 0

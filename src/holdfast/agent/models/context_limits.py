@@ -13,18 +13,18 @@ from typing import Final
 import msgspec
 
 
-class Size(msgspec.Struct, frozen=True):
+class ContextLimits(msgspec.Struct, frozen=True):
     """The most tokens that request and reply may have together, and the reply alone."""
 
     context: int
     output: int
 
 
-_UNKNOWN: Final = Size(128_000, 16_384)
+_UNKNOWN: Final = ContextLimits(128_000, 16_384)
 # Local servers give a model much less context than it supports, and truncate silently.
-_AT_HOME: Final = Size(8_192, 4_096)
+_LOCAL_SERVER: Final = ContextLimits(8_192, 4_096)
 _FAMILIES: Final = tuple(
-    (re.compile(pattern), Size(context, output))
+    (re.compile(pattern), ContextLimits(context, output))
     for pattern, context, output in (
         # OpenAI
         (r"gpt-[5-9].*-chat", 128_000, 16_384),
@@ -61,20 +61,20 @@ _FAMILIES: Final = tuple(
 )
 
 
-def size_of(name: str, *, is_local: bool = False) -> Size:
+def limits_for(name: str, *, is_local: bool = False) -> ContextLimits:
     """Guess the limits of a model by its name; `is_local`: it is served on this machine."""
     if is_local:
-        return _AT_HOME
-    family = _folded(name)
+        return _LOCAL_SERVER
+    family = _normalized_name(name)
     return next((size for pattern, size in _FAMILIES if pattern.match(family)), _UNKNOWN)
 
 
-def thinks(name: str) -> bool:
+def is_reasoning_model(name: str) -> bool:
     """True for OpenAI's reasoning models, which take another name for the output limit."""
-    return re.match(r"o\d|gpt-([5-9]|oss)|codex", _folded(name)) is not None
+    return re.match(r"o\d|gpt-([5-9]|oss)|codex", _normalized_name(name)) is not None
 
 
-def _folded(name: str) -> str:
+def _normalized_name(name: str) -> str:
     """Return a model's name without a vendor's prefix, in lower case, with dashes for dots."""
     last = name.lower().rpartition("/")[2]
     return re.sub(r"^(us|eu|apac|global)?\.?anthropic\.", "", last).replace(".", "-")

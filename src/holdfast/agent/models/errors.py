@@ -20,12 +20,12 @@ import msgspec
 from holdfast.clock import Clock, SystemClock, to_datetime
 from holdfast.errors import ContextTooLong, ModelFailed
 
-_LONGEST: Final = 500  # Characters of a provider's text that go into an error message.
-_READ: Final = 4_000  # Characters of it that are searched.
-_LEAST_SECRET: Final = 8  # A shorter secret may be a common word, and is not redacted.
-_AGAIN: Final = frozenset({408, 409, 425, 429})
+_MAX_MESSAGE_CHARS: Final = 500  # Characters of a provider's text that go into an error message.
+_MAX_SEARCHED_CHARS: Final = 4_000  # Characters of it that are searched.
+_MIN_SECRET_CHARS: Final = 8  # A shorter secret may be a common word, and is not redacted.
+_RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
 _SERVER: Final = 500
-_REFUSED: Final = 400
+_CLIENT_ERROR: Final = 400
 # Error types in mid-stream, where there is no HTTP status any more.
 _STATUSES: Final = {
     "api_error": 500,
@@ -52,7 +52,9 @@ _STATUSES: Final = {
     "unavailable": 503,
 }
 # Errors that waiting does not resolve, even with status 429: the account has no credit left.
-_SPENT: Final = frozenset({"billing_error", "insufficient_quota", "billing_hard_limit_reached"})
+_OUT_OF_CREDIT: Final = frozenset(
+    {"billing_error", "insufficient_quota", "billing_hard_limit_reached"}
+)
 _HINTS: Final = {
     401: "check the API key",
     402: "check the account's credit",
@@ -87,7 +89,7 @@ _TOO_LONG: Final = re.compile(
     re.IGNORECASE,
 )
 # A request larger than the account's limit per minute is never accepted.
-_OVER_THE_MINUTE: Final = re.compile(r"request too large for", re.IGNORECASE)
+_OVER_RATE_LIMIT: Final = re.compile(r"request too large for", re.IGNORECASE)
 _NUMBER: Final = r"\(?(\d[\d,_]*)"
 _LIMITS: Final = tuple(
     re.compile(pattern.replace("N", _NUMBER), re.IGNORECASE)
@@ -118,7 +120,7 @@ _NO_TOOLS: Final = re.compile(
 )
 
 
-class Complaint(msgspec.Struct, frozen=True):
+class ProviderError(msgspec.Struct, frozen=True):
     """A provider's error: the HTTP status, if there was one, the error types, and the text."""
 
     status: int | None
@@ -131,7 +133,7 @@ class Complaint(msgspec.Struct, frozen=True):
     def is_too_long(self) -> bool:
         """True if the window is too long for the model."""
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
-            return _OVER_THE_MINUTE.search(self.text) is not None
+            return _OVER_RATE_LIMIT.search(self.text) is not None
         if self.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or self.kinds & _TOO_LONG_KINDS:
             return True
         plausible = self.status in {None, 400, 422, 500}
@@ -148,27 +150,27 @@ class Complaint(msgspec.Struct, frozen=True):
         return _number(_OUTPUT_LIMITS, self.text)
 
     @property
-    def refuses_tools(self) -> bool:
+    def lacks_tool_support(self) -> bool:
         """True if the model does not support tool calling."""
         return _NO_TOOLS.search(self.text) is not None
 
     @property
     def retryable(self) -> bool:
         """True if a retry may help."""
-        if self.kinds & _SPENT:
+        if self.kinds & _OUT_OF_CREDIT:
             return False
         # No status: an error of unknown type in mid-stream, after the request was accepted.
-        return self.status is None or self.status >= _SERVER or self.status in _AGAIN
+        return self.status is None or self.status >= _SERVER or self.status in _RETRYABLE_STATUSES
 
 
-def failure(
+def to_model_failed(
     error: Exception, where: str, *, secret: str = "", clock: Clock | None = None
 ) -> ModelFailed:
     """Convert an SDK's error; `where` names the endpoint, `secret` (the API key) is redacted."""
-    parsed = complaint_of(error, clock=clock)
+    parsed = parse_error(error, clock=clock)
     if parsed is None:
-        return _broken(error, where)
-    message = _told(parsed, where, secret)
+        return _connection_failure(error, where)
+    message = _error_message(parsed, where, secret)
     if parsed.is_too_long:
         return ContextTooLong(message, status=parsed.status, limit=parsed.limit)
     return ModelFailed(
@@ -176,12 +178,12 @@ def failure(
     )
 
 
-def _told(error: Complaint, where: str, secret: str) -> str:
-    text = error.text.replace(secret, "[key]") if len(secret) >= _LEAST_SECRET else error.text
+def _error_message(error: ProviderError, where: str, secret: str) -> str:
+    text = error.text.replace(secret, "[key]") if len(secret) >= _MIN_SECRET_CHARS else error.text
     # A proxy's HTML page is of no use in a message.
     text = "" if text.lstrip().startswith("<") else " ".join(text.split())
-    if len(text) > _LONGEST:
-        text = text[:_LONGEST] + "…"
+    if len(text) > _MAX_MESSAGE_CHARS:
+        text = text[:_MAX_MESSAGE_CHARS] + "…"
     event = f"{where} answered {error.status}" if error.status else f"{where} stopped with an error"
     hint = f" ({_HINTS[error.status]})" if error.status in _HINTS else ""
     return ": ".join(part for part in (event, text) if part) + hint
@@ -190,7 +192,7 @@ def _told(error: Complaint, where: str, secret: str) -> str:
 # --------------------------------------------------------------------------------- error responses
 
 
-def complaint_of(error: Exception, *, clock: Clock | None = None) -> Complaint | None:
+def parse_error(error: Exception, *, clock: Clock | None = None) -> ProviderError | None:
     """Parse a provider's error response; `None` if there was no response."""
     status, body = getattr(error, "status_code", None), getattr(error, "body", None)
     if not isinstance(status, int) and body is None:
@@ -204,10 +206,10 @@ def complaint_of(error: Exception, *, clock: Clock | None = None) -> Complaint |
     response = getattr(error, "response", None)
     headers = getattr(response, "headers", None)
     delay = retry_after(headers, clock=clock) if isinstance(headers, Mapping) else None
-    return Complaint(
+    return ProviderError(
         status=_status(status, inner, kinds),
         kinds=kinds,
-        text=_words(inner)[:_READ],
+        text=_error_text(inner)[:_MAX_SEARCHED_CHARS],
         retry_after=_delay(inner) if delay is None else delay,
         context=_whole_number(inner.get("n_ctx")),
     )
@@ -224,7 +226,7 @@ def _innermost(body: object) -> dict[str, object]:
     return {"message": body} if isinstance(body, str) else {}
 
 
-def _words(inner: Mapping[str, object]) -> str:
+def _error_text(inner: Mapping[str, object]) -> str:
     """Return the text of an error, with that of the upstream provider behind a router."""
     message = next((inner[key] for key in ("message", "detail", "msg") if inner.get(key)), "")
     metadata = inner.get("metadata")
@@ -239,7 +241,7 @@ def _text(value: object) -> str:
 def _status(given: object, inner: Mapping[str, object], kinds: frozenset[str]) -> int | None:
     """Return the status of the response, or of an error in a stream that had begun."""
     for value in (given, inner.get("code"), inner.get("status_code")):
-        if isinstance(value, int) and _REFUSED <= value < 600:  # noqa: PLR2004 (HTTP's last status)
+        if isinstance(value, int) and _CLIENT_ERROR <= value < 600:  # noqa: PLR2004 (HTTP's last status)
             return value
     return next((_STATUSES[kind] for kind in sorted(kinds) if kind in _STATUSES), None)
 
@@ -303,7 +305,7 @@ def _delay(inner: Mapping[str, object]) -> float | None:
 # ------------------------------------------------------------------------------- connection errors
 
 
-def _broken(error: Exception, where: str) -> ModelFailed:
+def _connection_failure(error: Exception, where: str) -> ModelFailed:
     """Return the failure of a call that got no response, or an incomplete one."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     kind = type(cause).__name__
@@ -312,7 +314,7 @@ def _broken(error: Exception, where: str) -> ModelFailed:
     if kind in {"LocalProtocolError", "UnsupportedProtocol", "InvalidURL"}:
         # The text of such an error may contain the key.
         return ModelFailed(f"{where} cannot be called: check the base URL and the API key")
-    why = " ".join(str(cause).split())[:_LONGEST] or kind
+    why = " ".join(str(cause).split())[:_MAX_MESSAGE_CHARS] or kind
     if "CERTIFICATE_VERIFY_FAILED" in why:
         return ModelFailed(f"the certificate of {where} is not trusted: {why}")
     if "Timeout" in kind:

@@ -27,28 +27,37 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from holdfast.agent.models import gguf
-from holdfast.agent.models.chat_completions import ChatReading, flat, messages_of, tools_of
-from holdfast.agent.models.errors import failure
-from holdfast.agent.models.protocol import Delta, Request, Said, ToolSupport
+from holdfast.agent.models.chat_completions import (
+    ChatStreamParser,
+    encode_messages,
+    encode_tools,
+    flatten_text,
+)
+from holdfast.agent.models.errors import to_model_failed
+from holdfast.agent.models.protocol import Delta, ModelRequest, ReplyText, ToolSupport
 from holdfast.errors import ModelFailed
 from holdfast.values import JSON, Provider
-from holdfast.windows.rendering import CUT_OFF
+from holdfast.windows.rendering import CUT_OFF_MARK
 
-_CONTEXT: Final = 8192  # A longer one takes memory and time, so it must be requested.
-_LONGEST_REPLY: Final = 2048
-_SMALL_REPLY: Final = 512  # Longer replies of small models are of no use.
-_SMALL: Final = 500_000_000  # parameters; smaller models cannot use tools described in the prompt
+_DEFAULT_CONTEXT_TOKENS: Final = (
+    8192  # A longer one takes memory and time, so it must be requested.
+)
+_MAX_REPLY_TOKENS: Final = 2048
+_MAX_SMALL_REPLY_TOKENS: Final = 512  # Longer replies of small models are of no use.
+_SMALL_MODEL_PARAMETERS: Final = (
+    500_000_000  # parameters; smaller models cannot use tools described in the prompt
+)
 _FEW_CORES: Final = 2
-_MOST_THREADS: Final = 8
+_MAX_THREADS: Final = 8
 # Prompt tokens per batch and thread. A call can be stopped between two batches.
-_BATCH: Final = 64
-_MOST_BATCH: Final = 512
-_REMEMBERED: Final = 512  # MiB for the cache of evaluated prompts
-_SILENT: Final = -1
+_BATCH_TOKENS_PER_THREAD: Final = 64
+_MAX_BATCH_TOKENS: Final = 512
+_PROMPT_CACHE_MIB: Final = 512  # MiB for the cache of evaluated prompts
+_LOG_OFF: Final = -1
 # At the engine's default temperature small models write nonsense, and at a lower one they loop,
 # unless repetition is penalized, also across line breaks. Calls may repeat, so not with tools.
-_CALM: Final[dict[str, JSON]] = {"temperature": 0.2, "top_p": 0.9}
-_STRAIGHT: Final[dict[str, JSON]] = {
+_SMALL_MODEL_SAMPLING: Final[dict[str, JSON]] = {"temperature": 0.2, "top_p": 0.9}
+_REPETITION_PENALTY: Final[dict[str, JSON]] = {
     "dry_multiplier": 0.8,
     "dry_allowed_length": 4,
     "dry_sequence_breakers": ["<|im_end|>"],
@@ -84,20 +93,22 @@ class LocalModel:
         unchanged: `{"temperature": 0}`.
         """
         self._path = Path(path)
-        self._facts = gguf.read(self._path)
+        self._metadata = gguf.read(self._path)
         if template is not None:
-            self._facts = msgspec.structs.replace(self._facts, template=template)
+            self._metadata = msgspec.structs.replace(self._metadata, template=template)
         self._template = template
         # Never more than the model was trained for.
-        self._context = min(context or _CONTEXT, self._facts.context or _CONTEXT)
+        self._context = min(
+            context or _DEFAULT_CONTEXT_TOKENS, self._metadata.context or _DEFAULT_CONTEXT_TOKENS
+        )
         self._extra = dict(extra or {})
-        self._small = self._facts.parameters < _SMALL
-        longest = _SMALL_REPLY if self._small else _LONGEST_REPLY
+        self._is_small = self._metadata.parameters < _SMALL_MODEL_PARAMETERS
+        longest = _MAX_SMALL_REPLY_TOKENS if self._is_small else _MAX_REPLY_TOKENS
         self._max_output = max_output or min(longest, self._context // 4)
         self._threads = threads or _threads()
         self._worker = _Worker()
         self._engine: _Engine | None = None
-        self._calls: set[_Call] = set()
+        self._calls: set[_EngineCall] = set()
         self._closed = False
 
     @property
@@ -123,29 +134,29 @@ class LocalModel:
     @property
     def tools(self) -> ToolSupport:
         """How tools are offered: by its chat template, in the prompt, or not if it is too small."""
-        if self._facts.knows_tools:
+        if self._metadata.supports_tools:
             return "lenient"
-        return "none" if self._small else "text"
+        return "none" if self._is_small else "text"
 
     @property
     def address(self) -> str | None:
         """The address the engine listens on; `None` until it is loaded."""
         return None if self._engine is None else self._engine.listening_address
 
-    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Call the model. Closing the iterator ends the call: at once here, soon in the engine."""
         if self._closed:
             raise ModelFailed(f"the model {self.name} was closed")
-        call = _Call(asyncio.get_running_loop(), self._body(request))
-        reading = ChatReading()
+        call = _EngineCall(asyncio.get_running_loop(), self._body(request))
+        reading = ChatStreamParser()
         self._calls.add(call)
-        self._worker.do(lambda: self._answer(call))
+        self._worker.submit(lambda: self._run_call(call))
         try:
             while (chunk := await call.next()) is not _END:
                 # Evaluating a long window takes a while: an empty delta reports progress.
-                for delta in self._read(chunk, reading) or [Said("")]:
+                for delta in self._read(chunk, reading) or [ReplyText("")]:
                     yield delta
-            for delta in reading.end():
+            for delta in reading.finish():
                 yield delta
         finally:
             call.stopped = True
@@ -159,28 +170,28 @@ class LocalModel:
         for call in tuple(self._calls):
             call.stopped = True
         freed: Future[None] = Future()
-        self._worker.do(lambda: self._free(freed))
+        self._worker.submit(lambda: self._free(freed))
         await asyncio.wrap_future(freed)
 
-    def _read(self, chunk: bytes, reading: ChatReading) -> list[Delta]:
+    def _read(self, chunk: bytes, reading: ChatStreamParser) -> list[Delta]:
         decoded = json.loads(chunk)
         if isinstance(decoded, dict) and "error" in decoded:
-            raise failure(_Refused(decoded), self.name)
-        return reading.take(decoded)
+            raise to_model_failed(_EngineError(decoded), self.name)
+        return reading.feed(decoded)
 
     # --------------------------------------------------------------------------- on the worker
 
-    def _answer(self, call: _Call) -> None:
+    def _run_call(self, call: _EngineCall) -> None:
         """Run a call in the engine; the waiting caller gets its end or its failure in any case."""
         try:
             if not call.stopped:
-                self._loaded().handle_chat_completions(call.body, call.give)
+                self._loaded().handle_chat_completions(call.body, call.put_chunk)
         except ModelFailed as error:
-            call.end(error)
+            call.finish(error)
         except Exception as error:  # noqa: BLE001 - the engine's own: a template that refuses, say
-            call.end(ModelFailed(f"{self.name}: {error}"))
+            call.finish(ModelFailed(f"{self.name}: {error}"))
         else:
-            call.end(None)
+            call.finish(None)
 
     def _loaded(self) -> _Engine:
         if self._engine is None:
@@ -195,7 +206,7 @@ class LocalModel:
 
     # ------------------------------------------------------------------------------- requests
 
-    def _body(self, request: Request) -> bytes:
+    def _body(self, request: ModelRequest) -> bytes:
         body: dict[str, JSON] = {
             "messages": self._messages(request),
             "max_tokens": min(request.max_output or self._max_output, self._max_output),
@@ -203,22 +214,26 @@ class LocalModel:
             "stream_options": {"include_usage": True},
             "return_progress": True,
         }
-        if self._small:
-            body |= _CALM if request.tools else _CALM | _STRAIGHT
+        if self._is_small:
+            body |= (
+                _SMALL_MODEL_SAMPLING
+                if request.tools
+                else _SMALL_MODEL_SAMPLING | _REPETITION_PENALTY
+            )
         if request.tools:
-            body["tools"] = tools_of(request.tools)
+            body["tools"] = encode_tools(request.tools)
         if request.continuing:
             # Thinking cannot begin in the middle of a reply.
             body["chat_template_kwargs"] = {"enable_thinking": False}
         # Lone surrogates are sent as replacement characters.
         return json.dumps(body | self._extra, ensure_ascii=False).encode("utf-8", "replace")
 
-    def _messages(self, request: Request) -> list[JSON]:
+    def _messages(self, request: ModelRequest) -> list[JSON]:
         """Return the messages as text; a cut-off reply that is to be continued comes last."""
-        messages = messages_of(request, as_text=self.tools in {"text", "none"})
-        if request.continuing and len(messages) > 1 and _ends_in_words(messages[-2]):
-            messages = [*messages[:-2], _uncut(messages[-2])]
-        return [_in_words(message) for message in flat(messages)]
+        messages = encode_messages(request, as_text=self.tools in {"text", "none"})
+        if request.continuing and len(messages) > 1 and _is_text_reply(messages[-2]):
+            messages = [*messages[:-2], _without_cut_off_mark(messages[-2])]
+        return [_text_only(message) for message in flatten_text(messages)]
 
 
 class _Worker:
@@ -232,7 +247,7 @@ class _Worker:
         self._todo: deque[Callable[[], None]] = deque()
         self._busy = False
 
-    def do(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None]) -> None:
         with self._lock:
             self._todo.append(job)
             if self._busy:
@@ -250,7 +265,7 @@ class _Worker:
             job()
 
 
-class _Refused(Exception):
+class _EngineError(Exception):
     """An error response of the engine."""
 
     def __init__(self, body: dict[str, object]) -> None:
@@ -258,7 +273,7 @@ class _Refused(Exception):
         self.body = body
 
 
-class _Call:
+class _EngineCall:
     """A call shared by the worker thread and the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, body: bytes) -> None:
@@ -274,13 +289,13 @@ class _Call:
             raise item
         return item
 
-    def give(self, chunk: bytes) -> bool:
+    def put_chunk(self, chunk: bytes) -> bool:
         """Pass on a chunk from the engine; return true if it should stop."""
         self._put(chunk)
         # At exit a program waits for its threads, so they must stop.
         return self.stopped or not threading.main_thread().is_alive()
 
-    def end(self, failure: ModelFailed | None) -> None:
+    def finish(self, failure: ModelFailed | None) -> None:
         """Report the end of the call, or its failure."""
         self._put(failure)
 
@@ -303,8 +318,8 @@ def _load(path: Path, template: str | None, *, context: int, threads: int) -> _E
     params.model.path = str(path)
     if template is not None:
         params.chat_template = template
-    _size(params, context=context, threads=threads)
-    _shut(params)
+    _set_resources(params, context=context, threads=threads)
+    _lock_down(params)
     try:
         loaded: _Engine = engine.Server(params)
     except (RuntimeError, ValueError) as error:
@@ -312,18 +327,18 @@ def _load(path: Path, template: str | None, *, context: int, threads: int) -> _E
     return loaded
 
 
-def _size(params: Any, *, context: int, threads: int) -> None:  # noqa: ANN401 - it has no types
+def _set_resources(params: Any, *, context: int, threads: int) -> None:  # noqa: ANN401 - it has no types
     """Set the engine's memory, threads and batches, and turn its log off."""
     params.n_ctx = context
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.n_batch = params.n_ubatch = min(_BATCH * threads, _MOST_BATCH)
-    params.cache_ram_mib = _REMEMBERED
+    params.n_batch = params.n_ubatch = min(_BATCH_TOKENS_PER_THREAD * threads, _MAX_BATCH_TOKENS)
+    params.cache_ram_mib = _PROMPT_CACHE_MIB
     params.warmup = params.fit_params = False  # Both take longer than they save.
-    params.verbosity = _SILENT
+    params.verbosity = _LOG_OFF
 
 
-def _shut(params: Any) -> None:  # noqa: ANN401 - as above
+def _lock_down(params: Any) -> None:  # noqa: ANN401 - as above
     """Lock the engine's server: a secret key and path, no CORS, no UI, no outgoing requests."""
     params.offline = True
     params.hostnames = ["127.0.0.1"]
@@ -343,25 +358,25 @@ def _threads() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # Not every system reports the process's cores.
         cores = os.cpu_count() or 1
-    return 1 if cores <= _FEW_CORES else min(cores // 2, _MOST_THREADS)
+    return 1 if cores <= _FEW_CORES else min(cores // 2, _MAX_THREADS)
 
 
-def _ends_in_words(message: JSON) -> bool:
+def _is_text_reply(message: JSON) -> bool:
     """True if a message is a reply that ends with text."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return False
     return isinstance(message.get("content"), str) and not message.get("tool_calls")
 
 
-def _uncut(message: JSON) -> JSON:
+def _without_cut_off_mark(message: JSON) -> JSON:
     """Return a reply without the cut-off mark."""
     if not isinstance(message, dict):
         return message
     text = str(message["content"])
-    return {**message, "content": text.removesuffix(CUT_OFF).removesuffix(" ")}
+    return {**message, "content": text.removesuffix(CUT_OFF_MARK).removesuffix(" ")}
 
 
-def _in_words(message: JSON) -> JSON:
+def _text_only(message: JSON) -> JSON:
     """Return a message whose content is text; a label stands for other pieces."""
     if not isinstance(message, dict):
         return message

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from holdfast.agent.models.api import CONNECT, Client, Hosted, Reading, Stream
-from holdfast.agent.models.chat_completions import (
-    NOTHING_OWN,
-    ChatReading,
-    Own,
-    flat,
-    messages_of,
-    tools_of,
+from holdfast.agent.models.api import (
+    CONNECT_TIMEOUT_S,
+    ApiModel,
+    EventStream,
+    SdkClient,
+    StreamParser,
 )
-from holdfast.agent.models.context_limits import thinks
-from holdfast.agent.models.protocol import Request, ToolSupport
+from holdfast.agent.models.chat_completions import (
+    NO_SERVER_FIELDS,
+    ChatStreamParser,
+    ServerFields,
+    encode_messages,
+    encode_tools,
+    flatten_text,
+)
+from holdfast.agent.models.context_limits import is_reasoning_model
+from holdfast.agent.models.protocol import ModelRequest, ToolSupport
 from holdfast.values import JSON
 
 if TYPE_CHECKING:
@@ -25,18 +31,18 @@ _ADDRESS: Final = "https://api.openai.com/v1"
 _ALSO_OPENAI: Final = (".openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
 _NO_KEY: Final = "none"  # The SDK requires a key, even for a server that needs none.
 # Fields of these servers that must be sent back, or the next call is rejected.
-_OWN: Final[Mapping[str, Own]] = {
-    "deepseek.com": Own(message=frozenset({"reasoning_content"})),
-    "googleapis.com": Own(call=frozenset({"extra_content"})),
-    "moonshot.ai": Own(message=frozenset({"reasoning_content"})),
-    "moonshot.cn": Own(message=frozenset({"reasoning_content"})),
+_SERVER_FIELDS: Final[Mapping[str, ServerFields]] = {
+    "deepseek.com": ServerFields(message=frozenset({"reasoning_content"})),
+    "googleapis.com": ServerFields(call=frozenset({"extra_content"})),
+    "moonshot.ai": ServerFields(message=frozenset({"reasoning_content"})),
+    "moonshot.cn": ServerFields(message=frozenset({"reasoning_content"})),
 }
 _OLD_LIMIT: Final = "max_tokens"
 _NEW_LIMIT: Final = "max_completion_tokens"
 _USAGE: Final = "stream_options"
 
 
-class OpenAIModel(Hosted):
+class OpenAIModel(ApiModel):
     """A model of OpenAI's, or of a server at `base_url` with a compatible API."""
 
     def __init__(
@@ -71,11 +77,12 @@ class OpenAIModel(Hosted):
             address=_ADDRESS,
         )
         host = self._url.hostname or ""
-        self._original = self._original or host.endswith(_ALSO_OPENAI)
-        if tools is None and not self._original:
+        self._is_official = self._is_official or host.endswith(_ALSO_OPENAI)
+        if tools is None and not self._is_official:
             self._tools = "lenient"
-        self._own = next(
-            (own for ending, own in _OWN.items() if host.endswith(ending)), NOTHING_OWN
+        self._server_fields = next(
+            (own for ending, own in _SERVER_FIELDS.items() if host.endswith(ending)),
+            NO_SERVER_FIELDS,
         )
 
     @property
@@ -83,42 +90,44 @@ class OpenAIModel(Hosted):
         """The provider whose message format it takes."""
         return "openai"
 
-    def _connect(self) -> Client:
+    def _connect(self) -> SdkClient:
         import openai  # noqa: PLC0415 - it takes a second to import
 
         return openai.AsyncOpenAI(
             api_key=self._key or _NO_KEY,
             base_url=self._url.geturl(),
             max_retries=0,
-            timeout=openai.Timeout(None, connect=CONNECT),
+            timeout=openai.Timeout(None, connect=CONNECT_TIMEOUT_S),
         )
 
-    def _body(self, request: Request) -> dict[str, JSON]:
-        messages = messages_of(request, own=self._own, as_text=self.tools in {"text", "none"})
+    def _body(self, request: ModelRequest) -> dict[str, JSON]:
+        messages = encode_messages(
+            request, own=self._server_fields, as_text=self.tools in {"text", "none"}
+        )
         body: dict[str, JSON] = {
             "model": self.name,
-            "messages": messages if self._original else flat(messages),
+            "messages": messages if self._is_official else flatten_text(messages),
             "stream": True,
-            self._limit_word(): self.output_for(request),
+            self._limit_parameter(): self.output_for(request),
         }
-        if not self.refuses(_USAGE):
+        if not self.has_rejected(_USAGE):
             body[_USAGE] = {"include_usage": True}
         if request.tools:
-            body["tools"] = tools_of(request.tools)
+            body["tools"] = encode_tools(request.tools)
         return {**body, **self.extra}
 
-    def _limit_word(self) -> str:
+    def _limit_parameter(self) -> str:
         """Return the parameter that limits a reply: OpenAI renamed it, most others did not."""
-        if self.refuses(_OLD_LIMIT):
+        if self.has_rejected(_OLD_LIMIT):
             return _NEW_LIMIT
-        if self.refuses(_NEW_LIMIT):
+        if self.has_rejected(_NEW_LIMIT):
             return _OLD_LIMIT
-        return _NEW_LIMIT if self._original or thinks(self.name) else _OLD_LIMIT
+        return _NEW_LIMIT if self._is_official or is_reasoning_model(self.name) else _OLD_LIMIT
 
-    def _words(self) -> tuple[str, ...]:
-        return (_USAGE, self._limit_word())
+    def _optional_parameters(self) -> tuple[str, ...]:
+        return (_USAGE, self._limit_parameter())
 
-    async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:
+    async def _call(self, client: SdkClient, body: dict[str, JSON]) -> EventStream:
         from openai import AsyncStream  # noqa: PLC0415 - as above
 
         # Not `chat.completions.create`: servers send fields that its types drop.
@@ -130,5 +139,5 @@ class OpenAIModel(Hosted):
             stream_cls=AsyncStream[object],
         )
 
-    def _reading(self) -> Reading:
-        return ChatReading(self._own)
+    def _parser(self) -> StreamParser:
+        return ChatStreamParser(self._server_fields)

@@ -18,20 +18,20 @@ StopReason: TypeAlias = Literal["stop", "calls", "length", "refused", "other"]
 ToolSupport: TypeAlias = Literal["native", "lenient", "text", "none"]
 
 
-class Said(msgspec.Struct, frozen=True):
+class ReplyText(msgspec.Struct, frozen=True):
     """The next piece of text."""
 
     text: str
 
 
-class Thought(msgspec.Struct, frozen=True):
+class ReplyThinking(msgspec.Struct, frozen=True):
     """The next piece of reasoning; a signature covers everything since the previous one."""
 
     text: str
     signature: str | None = None
 
 
-class Called(msgspec.Struct, frozen=True):
+class ReplyToolCall(msgspec.Struct, frozen=True):
     """A complete tool call. `arguments` is JSON, or the model's text if that is not valid JSON."""
 
     id: str
@@ -39,25 +39,25 @@ class Called(msgspec.Struct, frozen=True):
     arguments: JSON
 
 
-class Kept(msgspec.Struct, frozen=True):
+class ReplyRaw(msgspec.Struct, frozen=True):
     """A piece of the provider's own that must be sent back to it unchanged."""
 
     part: Raw
 
 
-class Spent(msgspec.Struct, frozen=True):
+class ReplyUsage(msgspec.Struct, frozen=True):
     """The reply's usage so far; the last one counts."""
 
     usage: Usage
 
 
-class Stopped(msgspec.Struct, frozen=True):
+class ReplyEnd(msgspec.Struct, frozen=True):
     """Why the reply ended. A stream without one was cut off."""
 
     reason: StopReason
 
 
-Delta: TypeAlias = Said | Thought | Called | Kept | Spent | Stopped
+Delta: TypeAlias = ReplyText | ReplyThinking | ReplyToolCall | ReplyRaw | ReplyUsage | ReplyEnd
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     parameters: dict[str, JSON]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a model.
 
     `continuing`: the window ends with a cut-off reply, which the model is to continue.
@@ -110,7 +110,7 @@ class Model(Protocol):
         `lenient`: by the API, but a reply whose text is nothing but a call counts as a call, too.
         """
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Call the model. Closing the iterator ends the call at once."""
 
     async def close(self) -> None:

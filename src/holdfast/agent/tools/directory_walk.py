@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from holdfast.agent.tools.function_tools import ToolError
-from holdfast.agent.tools.workspace import Place, Workspace
+from holdfast.agent.tools.workspace import Workspace, WorkspacePath
 
 Kind: TypeAlias = Literal["file", "folder", "link", "other"]
 
@@ -23,15 +23,15 @@ SKIPPED: Final = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox"}
     | {".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".idea", ".cache"}
 )
-_MOST_IN_A_FOLDER: Final = 100_000
-_MOST: Final = 500_000
-_SECONDS: Final = 30.0
+_MAX_ENTRIES_PER_FOLDER: Final = 100_000
+_MAX_ENTRIES: Final = 500_000
+_TIMEOUT_S: Final = 30.0
 
 
 class Entry(msgspec.Struct, frozen=True):
     """An entry of a folder; `size` and a link's `target` only if the walk collects them."""
 
-    place: Place
+    path: WorkspacePath
     kind: Kind
     size: int | None = None
     target: str | None = None
@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The last name of its path."""
-        return self.place.names[-1]
+        return self.path.names[-1]
 
 
 class Walk:
@@ -48,7 +48,7 @@ class Walk:
     def __init__(
         self,
         space: Workspace,
-        start: Place,
+        start: WorkspacePath,
         stop: Event,
         *,
         everything: bool,
@@ -61,8 +61,8 @@ class Walk:
         self._stop = stop
         self._everything = everything
         self._deep = deep
-        self._sized = sized
-        self._deadline = time.monotonic() + _SECONDS
+        self._with_details = sized
+        self._deadline = time.monotonic() + _TIMEOUT_S
         self._seen = 0
         self.ended_early = False
         self.unreadable = 0
@@ -72,22 +72,22 @@ class Walk:
         waiting = [self._start]
         while waiting:
             path = waiting.pop()
-            below: list[Place] = []
+            below: list[WorkspacePath] = []
             for entry in self._entries(path):
-                if self._is_late():
+                if self._is_over():
                     return
                 yield entry
                 if entry.kind == "folder" and self._is_entered(entry.name):
-                    below.append(entry.place)
+                    below.append(entry.path)
             waiting += reversed(below)
 
     def _is_entered(self, name: str) -> bool:
         return self._deep and (self._everything or name not in SKIPPED)
 
-    def _entries(self, path: Place) -> list[Entry]:
+    def _entries(self, path: WorkspacePath) -> list[Entry]:
         try:
             with self._space.folder(path) as folder, os.scandir(folder) as found:
-                names = sorted(islice(found, _MOST_IN_A_FOLDER), key=lambda entry: entry.name)
+                names = sorted(islice(found, _MAX_ENTRIES_PER_FOLDER), key=lambda entry: entry.name)
                 return [self._entry(path, folder, entry) for entry in names]
         except ToolError:
             if path is self._start:
@@ -95,9 +95,9 @@ class Walk:
             self.unreadable += 1
             return []
 
-    def _entry(self, path: Place, folder: int, entry: os.DirEntry[str]) -> Entry:
-        here, kind = path.below(entry.name), _kind(entry)
-        if not self._sized:
+    def _entry(self, path: WorkspacePath, folder: int, entry: os.DirEntry[str]) -> Entry:
+        here, kind = path.child(entry.name), _kind(entry)
+        if not self._with_details:
             return Entry(here, kind)
         try:
             if kind == "link":
@@ -106,9 +106,9 @@ class Walk:
         except OSError:
             return Entry(here, kind)  # It was removed meanwhile.
 
-    def _is_late(self) -> bool:
+    def _is_over(self) -> bool:
         self._seen += 1
-        late = self._seen > _MOST or time.monotonic() > self._deadline
+        late = self._seen > _MAX_ENTRIES or time.monotonic() > self._deadline
         self.ended_early = late or self._stop.is_set()
         return self.ended_early
 

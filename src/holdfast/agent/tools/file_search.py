@@ -8,19 +8,19 @@ import msgspec
 
 from holdfast.agent.tools.function_tools import ToolError
 from holdfast.agent.tools.text_file import cut_line, is_binary
-from holdfast.agent.tools.workspace import Place, Workspace
+from holdfast.agent.tools.workspace import Workspace, WorkspacePath
 
-_LONGEST_HIT: Final = 300
-_MOST_HITS: Final = 200
+_MAX_HIT_CHARS: Final = 300
+_MAX_HITS: Final = 200
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TextQuery(msgspec.Struct, frozen=True):
     """A text to search for."""
 
     text: str
     ignore_case: bool
 
-    def hits(self, data: bytes) -> list[tuple[int, str]]:
+    def matches(self, data: bytes) -> list[tuple[int, str]]:
         """Return the matching lines with their numbers; the first line of a multi-line match."""
         if is_binary(data):
             return []
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, frozen=True):
         return found
 
 
-class Found:
+class FileSearchResults:
     """The matches of a search, of which at most `room` characters are shown."""
 
     def __init__(self, room: int) -> None:
@@ -52,21 +52,21 @@ class Found:
         self._count = 0
         self._unsearched = 0
 
-    def look_into(self, space: Workspace, path: Place, query: Wanted) -> None:
+    def search_file(self, space: Workspace, path: WorkspacePath, query: TextQuery) -> None:
         """Add the matches in a file."""
         try:
-            hits = query.hits(space.read(path))
+            hits = query.matches(space.read(path))
         except ToolError:
             self._unsearched += 1
             return
         for number, line in hits:
             self._count += 1
-            shown = f"{path.shown}:{number}: {cut_line(line.strip(), _LONGEST_HIT)}"
+            shown = f"{path.display}:{number}: {cut_line(line.strip(), _MAX_HIT_CHARS)}"
             self._room -= len(shown) + 1
-            if self._room >= 0 and len(self._lines) < _MOST_HITS:
+            if self._room >= 0 and len(self._lines) < _MAX_HITS:
                 self._lines.append(shown)
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Return the lines to show."""
         lines = list(self._lines) or ["(not found)"]
         if self._count > len(self._lines):

@@ -14,32 +14,32 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.agent.tools import diff
 from holdfast.agent.tools.directory_walk import Entry, Walk
-from holdfast.agent.tools.file_search import Found, Wanted
+from holdfast.agent.tools.file_search import FileSearchResults, TextQuery
 from holdfast.agent.tools.function_tools import ToolError, make_tool
 from holdfast.agent.tools.glob import matcher
 from holdfast.agent.tools.protocol import Tool, ToolContext
 from holdfast.agent.tools.text_file import (
     cut_line,
     decoded,
-    described,
+    describe_type,
     encoded,
     is_binary,
     lines_of,
     with_crlf,
 )
 from holdfast.agent.tools.worker_thread import stoppable
-from holdfast.agent.tools.workspace import Place, Workspace
+from holdfast.agent.tools.workspace import Workspace, WorkspacePath
 
-Where: TypeAlias = Callable[[ToolContext], Workspace]
+WorkspaceOf: TypeAlias = Callable[[ToolContext], Workspace]
 
-OUTPUT: Final = 20_000
-_LINES: Final = 2_000
-_LONGEST_LINE: Final = 2_000
-_MOST_LISTED: Final = 1_000
-_ROOM: Final = 500  # Characters reserved for notes beside the content.
+MAX_OUTPUT_CHARS: Final = 20_000
+_DEFAULT_LINES: Final = 2_000
+_MAX_LINE_CHARS: Final = 2_000
+_MAX_LISTED: Final = 1_000
+_RESERVED_CHARS: Final = 500  # Characters reserved for notes beside the content.
 
 
-def within(root: str | None) -> Where:
+def workspace_of(root: str | None) -> WorkspaceOf:
     """Return a function that gives a call's workspace: `root`, or the session's directory."""
     if root is None:
         return lambda context: Workspace(context.cwd)
@@ -47,9 +47,9 @@ def within(root: str | None) -> Where:
     return lambda _: space
 
 
-def file_tools(root: str | None = None, *, output: int = OUTPUT) -> tuple[Tool, ...]:
+def file_tools(root: str | None = None, *, output: int = MAX_OUTPUT_CHARS) -> tuple[Tool, ...]:
     """Return the tools; they show at most about `output` characters at a time."""
-    files = FileTools(within(root), output)
+    files = FileTools(workspace_of(root), output)
     return (
         make_tool(files.read_file),
         make_tool(files.write_file, asks=files.ask_to_write),
@@ -62,24 +62,24 @@ def file_tools(root: str | None = None, *, output: int = OUTPUT) -> tuple[Tool, 
 class FileTools:
     """The tools, for one workspace."""
 
-    def __init__(self, where: Where, output: int = OUTPUT) -> None:
-        self._where = where
-        self._output = max(output - _ROOM, _ROOM)
-        self._writing = Lock()
+    def __init__(self, where: WorkspaceOf, output: int = MAX_OUTPUT_CHARS) -> None:
+        self._workspace_of = where
+        self._output = max(output - _RESERVED_CHARS, _RESERVED_CHARS)
+        self._write_lock = Lock()
 
-    def _at(self, context: ToolContext, path: str) -> tuple[Workspace, Place]:
-        space = self._where(context)
-        return space, space.find(path, context.cwd)
+    def _resolve(self, context: ToolContext, path: str) -> tuple[Workspace, WorkspacePath]:
+        space = self._workspace_of(context)
+        return space, space.resolve(path, context.cwd)
 
-    def _to_write(self, context: ToolContext, path: str) -> tuple[Workspace, Place]:
-        space, target = self._at(context, path)
+    def _resolve_writable(self, context: ToolContext, path: str) -> tuple[Workspace, WorkspacePath]:
+        space, target = self._resolve(context, path)
         space.check_writable(target, path)
         return space, target
 
     # -------------------------------------------------------------------------------- reading
 
     def read_file(
-        self, context: ToolContext, path: str, start: int = 1, count: int = _LINES
+        self, context: ToolContext, path: str, start: int = 1, count: int = _DEFAULT_LINES
     ) -> str:
         """Read a text file of the workspace, or some lines of it.
 
@@ -88,20 +88,20 @@ class FileTools:
             start: The first line to read; 1 is the first line of the file.
             count: How many lines to read.
         """
-        space, target = self._at(context, path)
+        space, target = self._resolve(context, path)
         data = space.read(target)
         if is_binary(data):
-            return f"{target.shown} is not text: {described(data)}, {len(data):,} bytes."
+            return f"{target.display} is not text: {describe_type(data)}, {len(data):,} bytes."
         text, note = decoded(data)
         if not text:
-            return f"({target.shown} is empty)"
+            return f"({target.display} is empty)"
         lines = text.split("\n")
         if lines[-1] == "":
             lines.pop()
         start = max(start, 1)
         if start > len(lines):
-            raise ToolError(f"{target.shown} has only {len(lines):,} lines.")
-        shown = self._shown(lines[start - 1 : start - 1 + max(count, 1)])
+            raise ToolError(f"{target.display} has only {len(lines):,} lines.")
+        shown = self._fitting_lines(lines[start - 1 : start - 1 + max(count, 1)])
         end = start - 1 + len(shown)
         if start > 1 or end < len(lines):
             note += f"\n[lines {start:,} to {end:,} of {len(lines):,}"
@@ -110,12 +110,12 @@ class FileTools:
             return text
         return "\n".join(shown) + note
 
-    def _shown(self, lines: Sequence[str]) -> list[str]:
+    def _fitting_lines(self, lines: Sequence[str]) -> list[str]:
         """Return as many lines as fit, at least one; very long lines are cut."""
         shown: list[str] = []
         room = self._output
         for line in lines:
-            short = cut_line(line, _LONGEST_LINE)
+            short = cut_line(line, _MAX_LINE_CHARS)
             room -= len(short) + 1
             if room < 0 and shown:
                 break
@@ -131,23 +131,23 @@ class FileTools:
             path: The file, relative to the working directory; missing folders are created.
             content: The complete content of the file.
         """
-        space, target = self._to_write(context, path)
+        space, target = self._resolve_writable(context, path)
         data = encoded(content)
-        with self._writing:
+        with self._write_lock:
             new = space.write(target, data)
-        return f"{'created' if new else 'replaced'} {target.shown} ({len(data):,} bytes)."
+        return f"{'created' if new else 'replaced'} {target.display} ({len(data):,} bytes)."
 
     def ask_to_write(self, context: ToolContext, given: dict[str, Any]) -> str:
         """Return the question for the user: what writing would change."""
-        space, target = self._to_write(context, given["path"])
+        space, target = self._resolve_writable(context, given["path"])
         content: str = given["content"]
         encoded(content)
         if space.is_file(target) is None:
-            return f"create {target.shown}\n{diff.addition(content)}"
+            return f"create {target.display}\n{diff.addition(content)}"
         data = space.read(target)
         if is_binary(data):
-            return f"replace {target.shown}, {described(data)}\n{diff.addition(content)}"
-        return f"replace {target.shown}\n{diff.changes(decoded(data)[0], content)}"
+            return f"replace {target.display}, {describe_type(data)}\n{diff.addition(content)}"
+        return f"replace {target.display}\n{diff.changes(decoded(data)[0], content)}"
 
     def edit_file(
         self, context: ToolContext, path: str, old: str, new: str, *, every: bool = False
@@ -161,28 +161,28 @@ class FileTools:
             new: The text to replace it with.
             every: Replace every occurrence; the text may then occur more than once.
         """
-        space, target = self._to_write(context, path)
-        with self._writing:
-            _, after, count = self._edited(space, target, old, new, every=every)
+        space, target = self._resolve_writable(context, path)
+        with self._write_lock:
+            _, after, count = self._apply_edit(space, target, old, new, every=every)
             space.write(target, encoded(after))
         times = "1 occurrence" if count == 1 else f"{count:,} occurrences"
-        return f"replaced {times} in {target.shown}."
+        return f"replaced {times} in {target.display}."
 
     def ask_to_edit(self, context: ToolContext, given: dict[str, Any]) -> str:
         """Return the question for the user: what editing would change."""
-        space, target = self._to_write(context, given["path"])
+        space, target = self._resolve_writable(context, given["path"])
         every = given.get("every", False)
-        before, after, _ = self._edited(space, target, given["old"], given["new"], every=every)
-        return f"edit {target.shown}\n{diff.changes(before, after)}"
+        before, after, _ = self._apply_edit(space, target, given["old"], given["new"], every=every)
+        return f"edit {target.display}\n{diff.changes(before, after)}"
 
-    def _edited(
-        self, space: Workspace, target: Place, old: str, new: str, *, every: bool
+    def _apply_edit(
+        self, space: Workspace, target: WorkspacePath, old: str, new: str, *, every: bool
     ) -> tuple[str, str, int]:
         """Return the text before and after the edit, and the number of replacements."""
         try:
             before = space.read(target).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ToolError(f"{target.shown} is not UTF-8 text; it cannot be edited.") from error
+            raise ToolError(f"{target.display} is not UTF-8 text; it cannot be edited.") from error
         if not old:
             raise ToolError("old is empty; use write_file to write a whole file.")
         if old == new:
@@ -192,11 +192,11 @@ class FileTools:
             old, new = with_crlf(old), with_crlf(new)
         count = before.count(old)
         if count == 0:
-            raise ToolError(f"the old text is not in {target.shown}; read the file again.")
+            raise ToolError(f"the old text is not in {target.display}; read the file again.")
         if count > 1 and not every:
             raise ToolError(
-                f"the old text occurs {count:,} times in {target.shown} ({lines_of(before, old)})."
-                " Include more context, or set every=true."
+                f"the old text occurs {count:,} times in {target.display} "
+                f"({lines_of(before, old)}). Include more context, or set every=true."
             )
         return before, before.replace(old, new), count
 
@@ -217,22 +217,22 @@ class FileTools:
     def _list(
         self, context: ToolContext, path: str, pattern: str, stop: Event, *, everything: bool
     ) -> str:
-        space, start = self._at(context, path)
+        space, start = self._resolve(context, path)
         fits = matcher(pattern) if pattern else None
         deep = fits is not None
         walk = Walk(space, start, stop, everything=everything, deep=deep, sized=True)
         lines: list[str] = []
         count, room = 0, self._output
         for entry in walk:
-            if fits is not None and not fits(entry.place.names[len(start.names) :]):
+            if fits is not None and not fits(entry.path.names[len(start.names) :]):
                 continue
             count += 1
             line = _listed(entry)
             room -= len(line) + 1
-            if room >= 0 and len(lines) < _MOST_LISTED:
+            if room >= 0 and len(lines) < _MAX_LISTED:
                 lines.append(line)
         if not lines:
-            lines.append("(no matches)" if fits else f"({start.shown} is empty)")
+            lines.append("(no matches)" if fits else f"({start.display} is empty)")
         elif count > len(lines):
             lines.append(f"[{count - len(lines):,} more are not shown]")
         return "\n".join(lines + _notes(walk))
@@ -258,7 +258,7 @@ class FileTools:
         """
         if not text:
             raise ToolError("text is empty; there is nothing to search for.")
-        query = Wanted(text, ignore_case)
+        query = TextQuery(text, ignore_case)
         return await stoppable(
             partial(self._search, context, query, path, pattern, everything=everything)
         )
@@ -266,34 +266,34 @@ class FileTools:
     def _search(
         self,
         context: ToolContext,
-        query: Wanted,
+        query: TextQuery,
         path: str,
         pattern: str,
         stop: Event,
         *,
         everything: bool,
     ) -> str:
-        space, start = self._at(context, path)
+        space, start = self._resolve(context, path)
         fits = matcher(pattern) if pattern else None
         walk = Walk(space, start, stop, everything=everything)
         if space.is_file(start):
             targets = iter([start])
         else:
-            files = (entry.place for entry in walk if entry.kind == "file")
+            files = (entry.path for entry in walk if entry.kind == "file")
             targets = (p for p in files if fits is None or fits(p.names[len(start.names) :]))
-        found = Found(self._output)
+        found = FileSearchResults(self._output)
         for target in targets:
-            found.look_into(space, target, query)
-        return "\n".join(found.told() + _notes(walk))
+            found.search_file(space, target, query)
+        return "\n".join(found.lines() + _notes(walk))
 
 
 def _listed(entry: Entry) -> str:
     if entry.kind == "folder":
-        return f"{entry.place.shown}/"
+        return f"{entry.path.display}/"
     if entry.target is not None:
-        return f"{entry.place.shown} -> {entry.target}"
+        return f"{entry.path.display} -> {entry.target}"
     return (
-        entry.place.shown if entry.size is None else f"{entry.place.shown} ({entry.size:,} bytes)"
+        entry.path.display if entry.size is None else f"{entry.path.display} ({entry.size:,} bytes)"
     )
 
 

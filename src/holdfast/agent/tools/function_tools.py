@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast import validation
 from holdfast.agent.models.protocol import ToolSpec
-from holdfast.agent.tools.parameters import Arguments, Misfit, parameters_of
+from holdfast.agent.tools.parameters import Arguments, InvalidArguments, parameters_of
 from holdfast.agent.tools.protocol import Output, Tool, ToolContext
 from holdfast.agent.tools.worker_thread import in_thread
 from holdfast.errors import BadMessage, Invalid
@@ -30,12 +30,12 @@ from holdfast.values import JSON, File, Raw, Text
 
 F = TypeVar("F", bound=Callable[..., object])
 # Receives the same converted arguments as the function, so that the question matches the action.
-Asks: TypeAlias = Callable[[ToolContext, dict[str, Any]], "str | None"]
+ApprovalQuestion: TypeAlias = Callable[[ToolContext, dict[str, Any]], "str | None"]
 
-TIMEOUT: Final = 120.0
-NOTHING: Final = "(done; there is no output)"
+DEFAULT_TIMEOUT_S: Final = 120.0
+NO_OUTPUT: Final = "(done; there is no output)"
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_MARK: Final = "__holdfast_tool__"
+_OPTIONS_ATTRIBUTE: Final = "__holdfast_tool__"
 _SECTION: Final = re.compile(r"(?:Args|Arguments|Parameters):")
 _ARGUMENT: Final = re.compile(r"\*{0,2}(\w+)(?: ?\([^)]*\))?: *(.*)")
 
@@ -44,13 +44,13 @@ class ToolError(Exception):
     """A failure of a tool; its message is written for the model."""
 
 
-class _Wish(msgspec.Struct, frozen=True, kw_only=True):
+class _ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `@tool`."""
 
     name: str | None
     description: str | None
     timeout: float | None
-    asks: bool | Asks
+    asks: bool | ApprovalQuestion
 
 
 # ------------------------------------------------------------------------------- public functions
@@ -65,8 +65,8 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    timeout: float | None = TIMEOUT,
-    asks: bool | Asks = False,
+    timeout: float | None = DEFAULT_TIMEOUT_S,
+    asks: bool | ApprovalQuestion = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -75,8 +75,8 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    timeout: float | None = TIMEOUT,
-    asks: bool | Asks = False,
+    timeout: float | None = DEFAULT_TIMEOUT_S,
+    asks: bool | ApprovalQuestion = False,
 ) -> F | Callable[[F], F]:
     """Set the options of a function that is to be used as a tool; return the function itself.
 
@@ -84,9 +84,9 @@ def tool(
     """
 
     def mark(marked: F) -> F:
-        options = _Wish(name=name, description=description, timeout=timeout, asks=asks)
-        _made(marked, options)  # Raise here, at the definition, if it cannot be a tool.
-        setattr(marked, _MARK, options)
+        options = _ToolOptions(name=name, description=description, timeout=timeout, asks=asks)
+        _build_tool(marked, options)  # Raise here, at the definition, if it cannot be a tool.
+        setattr(marked, _OPTIONS_ATTRIBUTE, options)
         return marked
 
     return mark if function is None else mark(function)
@@ -99,9 +99,9 @@ def as_tool(given: Tool | Callable[..., object]) -> Tool:
         return given
     if not callable(given) or inspect.isclass(given):
         raise Invalid(f"a tool must be a function or a Tool, not {given!r}")
-    options = getattr(given, _MARK, None)
-    if isinstance(options, _Wish):
-        return _made(given, options)
+    options = getattr(given, _OPTIONS_ATTRIBUTE, None)
+    if isinstance(options, _ToolOptions):
+        return _build_tool(given, options)
     return make_tool(given)
 
 
@@ -110,14 +110,16 @@ def make_tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    timeout: float | None = TIMEOUT,
-    asks: bool | Asks = False,
+    timeout: float | None = DEFAULT_TIMEOUT_S,
+    asks: bool | ApprovalQuestion = False,
 ) -> Tool:
     """Return a tool made from a function that `@tool` cannot decorate, such as a method."""
-    return _made(function, _Wish(name=name, description=description, timeout=timeout, asks=asks))
+    return _build_tool(
+        function, _ToolOptions(name=name, description=description, timeout=timeout, asks=asks)
+    )
 
 
-def given_arguments(arguments: JSON) -> dict[str, JSON]:
+def parse_arguments(arguments: JSON) -> dict[str, JSON]:
     """Return a call's arguments as an object; `ToolError` if they are not one."""
     if isinstance(arguments, str):
         arguments = _read_json(arguments) if arguments.strip() else None
@@ -133,7 +135,7 @@ def as_output(value: object) -> Output:
     if isinstance(value, Output):
         return value
     if value is None:
-        return Output(NOTHING)
+        return Output(NO_OUTPUT)
     if isinstance(value, str):
         return Output(value)
     if isinstance(value, Text | File | Raw):
@@ -146,7 +148,7 @@ def as_output(value: object) -> Output:
         return Output(str(value))
 
 
-def failure(error: BaseException) -> Output:
+def error_output(error: BaseException) -> Output:
     """Return the error output for an exception that a tool raised."""
     try:
         message = str(error)
@@ -161,18 +163,22 @@ def failure(error: BaseException) -> Output:
 # ------------------------------------------------------------------------------ building a tool
 
 
-def _made(function: Callable[..., object], options: _Wish) -> Tool:
+def _build_tool(function: Callable[..., object], options: _ToolOptions) -> Tool:
     name = _check_name(options.name or _name_of(function))
     parameters, contexts = parameters_of(function, name)
     first, about = _documented(function)
     takes = Arguments(name, parameters, about)
     spec = ToolSpec(name, options.description or first or f"The tool {name}.", takes.schema)
-    run = _Running(function, takes, contexts)
-    asks = None if options.asks is False else partial(_asked, takes, _question(options.asks, name))
+    run = _FunctionRunner(function, takes, contexts)
+    asks = (
+        None
+        if options.asks is False
+        else partial(_approval_question, takes, _question(options.asks, name))
+    )
     return Tool(spec=spec, run=run, asks=asks, timeout=options.timeout)
 
 
-class _Running:
+class _FunctionRunner:
     """Runs a function with a call's arguments: awaited if it is async, else in a thread."""
 
     def __init__(
@@ -187,7 +193,7 @@ class _Running:
         """Run the function; invalid arguments give an error output."""
         try:
             given = self._takes.read(arguments)
-        except Misfit as error:
+        except InvalidArguments as error:
             return Output(str(error), error=True)
         given |= dict.fromkeys(self._contexts, context)
         if self._is_async:
@@ -199,19 +205,19 @@ class _Running:
         return as_output(done)
 
 
-def _question(asks: bool | Asks, name: str) -> Asks:  # noqa: FBT001 - as `tool` was given it
+def _question(asks: bool | ApprovalQuestion, name: str) -> ApprovalQuestion:  # noqa: FBT001 - as `tool` was given it
     if callable(asks):
         return asks
     return lambda _, given: f"run {name} with {as_output(given).content}"
 
 
-def _asked(
-    takes: Arguments, asks: Asks, context: ToolContext, arguments: dict[str, JSON]
+def _approval_question(
+    takes: Arguments, asks: ApprovalQuestion, context: ToolContext, arguments: dict[str, JSON]
 ) -> str | None:
     """Return the question for the user; `None` for invalid arguments: the call will fail."""
     try:
         given = takes.read(arguments)
-    except Misfit:
+    except InvalidArguments:
         return None
     return asks(context, given)
 

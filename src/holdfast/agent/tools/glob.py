@@ -11,8 +11,8 @@ from typing import Final
 
 from holdfast.agent.tools.function_tools import ToolError
 
-_LONGEST: Final = 500
-_MOST_CHOICES: Final = 64
+_MAX_PATTERN_CHARS: Final = 500
+_MAX_ALTERNATIVES: Final = 64
 
 
 def matcher(pattern: str) -> Callable[[Sequence[str]], bool]:
@@ -20,8 +20,10 @@ def matcher(pattern: str) -> Callable[[Sequence[str]], bool]:
 
     A pattern without a slash matches the last name in any folder; with one, the whole path.
     """
-    if len(pattern) > _LONGEST:
-        raise ToolError(f"the pattern is too long: at most {_LONGEST} characters are allowed.")
+    if len(pattern) > _MAX_PATTERN_CHARS:
+        raise ToolError(
+            f"the pattern is too long: at most {_MAX_PATTERN_CHARS} characters are allowed."
+        )
     chosen = [choice.strip("/").removeprefix("./").split("/") for choice in _choices(pattern)]
     patterns = [["**", *parts] if len(parts) == 1 else parts for parts in chosen]
     return lambda names: any(_path_fits(parts, names) for parts in patterns)
@@ -32,8 +34,8 @@ def _choices(pattern: str) -> list[str]:
     done: list[str] = []
     waiting = [pattern]
     while waiting:
-        if len(waiting) + len(done) > _MOST_CHOICES:
-            raise ToolError(f"the pattern has more than {_MOST_CHOICES} alternatives.")
+        if len(waiting) + len(done) > _MAX_ALTERNATIVES:
+            raise ToolError(f"the pattern has more than {_MAX_ALTERNATIVES} alternatives.")
         given = waiting.pop()
         end = given.find("}")
         start = given.rfind("{", 0, end) if end >= 0 else -1

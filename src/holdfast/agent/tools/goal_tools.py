@@ -16,7 +16,7 @@ from holdfast.agent.tools.protocol import Tool, ToolContext
 from holdfast.clock import Clock, SystemClock, to_datetime
 from holdfast.values import Goal
 
-_LONGEST: Final = 4_000
+_MAX_TEXT_CHARS: Final = 4_000
 
 
 def goal_tools(clock: Clock | None = None) -> tuple[Tool, ...]:
@@ -44,7 +44,7 @@ class GoalTools:
                 raise ToolError("there is an active goal already; end it first with complete_goal.")
             return new
 
-        await goals.change(context.session, begun)
+        await goals.update(context.session, begun)
         return "the goal is set."
 
     async def update_goal(self, context: ToolContext, summary: str) -> str:
@@ -58,7 +58,7 @@ class GoalTools:
         def noted(goal: Goal | None) -> Goal:
             return msgspec.structs.replace(_active(goal), summary=note)
 
-        await goals.change(context.session, noted)
+        await goals.update(context.session, noted)
         return "noted."
 
     async def complete_goal(
@@ -78,7 +78,7 @@ class GoalTools:
         def ended(goal: Goal | None) -> Goal:
             return msgspec.structs.replace(_active(goal), state=outcome, recap=last, ended_at=now)
 
-        await goals.change(context.session, ended)
+        await goals.update(context.session, ended)
         return f"the goal is {outcome}."
 
 
@@ -91,6 +91,6 @@ def _active(goal: Goal | None) -> Goal:
 def _checked(text: str, field: str) -> str:
     if not text.strip():
         raise ToolError(f"{field} is empty.")
-    if len(text) > _LONGEST:
-        raise ToolError(f"{field} has more than {_LONGEST:,} characters; shorten it.")
+    if len(text) > _MAX_TEXT_CHARS:
+        raise ToolError(f"{field} has more than {_MAX_TEXT_CHARS:,} characters; shorten it.")
     return text.strip()

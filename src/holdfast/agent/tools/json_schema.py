@@ -19,24 +19,24 @@ _REFS: Final = "#/$defs/{name}"
 def schema_of(struct: type[msgspec.Struct]) -> dict[str, JSON]:
     """Return the schema of a struct; `TypeError` if a type in it has no schema."""
     (top,), inner = msgspec.json.schema_components([struct], ref_template=_REFS)
-    return _Inlining(inner).whole(top)
+    return _Inliner(inner).inline(top)
 
 
-class _Inlining:
+class _Inliner:
     """Inlines the schemas that are referred to; recursive ones stay in `$defs`."""
 
     def __init__(self, inner: Mapping[str, Any]) -> None:
         self._inner = {_REFS.format(name=name): schema for name, schema in inner.items()}
-        self._open: list[str] = []
-        self._apart: set[str] = set()
+        self._expanding: list[str] = []
+        self._recursive: set[str] = set()
 
-    def whole(self, schema: Mapping[str, Any]) -> dict[str, JSON]:
+    def inline(self, schema: Mapping[str, Any]) -> dict[str, JSON]:
         """Return a schema that is complete by itself."""
         inlined = cast("dict[str, JSON]", self._inlined(schema))
         recursive: dict[str, JSON] = {}
-        while waiting := self._apart - recursive.keys():
+        while waiting := self._recursive - recursive.keys():
             for ref in sorted(waiting):
-                self._open = [ref]
+                self._expanding = [ref]
                 recursive[ref] = self._inlined(self._plain(ref))
         if recursive:
             inlined["$defs"] = {ref.rpartition("/")[2]: found for ref, found in recursive.items()}
@@ -53,12 +53,12 @@ class _Inlining:
         ref = schema.get("$ref")
         if not isinstance(ref, str) or ref not in self._inner:
             return _typed({key: self._inlined(value) for key, value in schema.items()})
-        if ref in self._open or ref in self._apart:
-            self._apart.add(ref)
+        if ref in self._expanding or ref in self._recursive:
+            self._recursive.add(ref)
             return {"$ref": ref}
-        self._open.append(ref)
+        self._expanding.append(ref)
         found = cast("dict[str, JSON]", self._inlined(self._plain(ref)))
-        self._open.pop()
+        self._expanding.pop()
         siblings = {key: self._inlined(value) for key, value in schema.items() if key != "$ref"}
         return {**found, **siblings}
 

@@ -16,9 +16,11 @@ from holdfast.values import WHOLE_OUTPUT, File, Raw, Text
 
 Piece: TypeAlias = Text | File | Raw
 
-MAX_KEPT: Final = 64 * 1024 * 1024
-_LEAST: Final = 200
-_NEAR: Final = 0.2  # The share of the shown text that may be dropped to end at a line end.
+MAX_STORED_BYTES: Final = 64 * 1024 * 1024
+_MIN_LIMIT_CHARS: Final = 200
+_LINE_END_SLACK: Final = (
+    0.2  # The share of the shown text that may be dropped to end at a line end.
+)
 
 
 def shorten(output: Output, limit: int, *, name: str = "tool", readable: bool = True) -> Output:
@@ -28,7 +30,7 @@ def shorten(output: Output, limit: int, *, name: str = "tool", readable: bool = 
     """
     pieces = tuple(_as_texts(output.content))
     texts = [piece.text for piece in pieces if isinstance(piece, Text)]
-    limit = max(limit, _LEAST)
+    limit = max(limit, _MIN_LIMIT_CHARS)
     if sum(map(len, texts)) + len(texts) - 1 <= limit:
         return output if _is_plain(output.content) else Output(pieces, output.error)
     kept = _shortened("\n".join(texts), limit, name, readable=readable)
@@ -58,19 +60,19 @@ def _is_text_file(piece: Piece) -> bool:
 
 def _shortened(text: str, limit: int, name: str, *, readable: bool) -> tuple[Piece, ...]:
     data = codec.encode_text(text)
-    is_complete = len(data) <= MAX_KEPT
+    is_complete = len(data) <= MAX_STORED_BYTES
     if not is_complete:
-        text = _decoded(data[:MAX_KEPT])
+        text = _decoded(data[:MAX_STORED_BYTES])
         data = codec.encode_text(text)
     head = _head(text, limit - limit // 2)
     tail = _tail(text, limit // 2)
     left_out = len(text) - len(head) - len(tail)
-    handle = codec.digest(data)
+    handle = codec.sha256_hex(data)
     note = f"[… {left_out:,} of {len(text):,} characters left out"
     if readable:
         note += f'; read_output(handle="{handle}", offset={len(head)}) reads them'
     if not is_complete:
-        note += f"; the output was longer than {MAX_KEPT:,} bytes, and the rest is lost"
+        note += f"; the output was longer than {MAX_STORED_BYTES:,} bytes, and the rest is lost"
     kept = File(
         name=f"output of {name}", mime=WHOLE_OUTPUT, data=data, sha256=handle, size=len(data)
     )
@@ -89,11 +91,11 @@ def _decoded(data: bytes) -> str:
 
 
 def _head(text: str, length: int) -> str:
-    end = text.rfind("\n", length - int(length * _NEAR), length)
+    end = text.rfind("\n", length - int(length * _LINE_END_SLACK), length)
     return text[: length if end < 0 else end + 1]
 
 
 def _tail(text: str, length: int) -> str:
     start = len(text) - length
-    end = text.find("\n", start, start + int(length * _NEAR))
+    end = text.find("\n", start, start + int(length * _LINE_END_SLACK))
     return text[start if end < 0 else end + 1 :]

@@ -24,7 +24,7 @@ from holdfast.values import JSON
 _WHERE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
-class Misfit(ValueError):
+class InvalidArguments(ValueError):
     """The arguments of a call do not fit the tool's parameters."""
 
 
@@ -104,7 +104,7 @@ class Arguments:
         self.name = name
         self._parameters = parameters
         self._struct = _struct_of(name, parameters)
-        self.schema = _told(self._struct, parameters, about)
+        self.schema = _schema_with_docs(self._struct, parameters, about)
 
     def read(self, arguments: Mapping[str, JSON]) -> dict[str, object]:
         """Return the values to call a function with; `InvalidArguments` if they do not fit."""
@@ -113,11 +113,11 @@ class Arguments:
         try:
             values = msgspec.convert(given, self._struct, strict=False)
         except (msgspec.ValidationError, RecursionError) as error:
-            raise Misfit(self._refusal(error)) from error
+            raise InvalidArguments(self._error_text(error)) from error
         found = {p.name: getattr(values, f"p{n}") for n, p in enumerate(self._parameters)}
         return {name: value for name, value in found.items() if value is not msgspec.UNSET}
 
-    def _refusal(self, error: Exception) -> str:
+    def _error_text(self, error: Exception) -> str:
         problem = str(error)
         where = _WHERE.search(problem)
         if where is not None:
@@ -146,7 +146,7 @@ def _struct_of(name: str, parameters: tuple[Parameter, ...]) -> type[msgspec.Str
         raise Invalid(f"{name} cannot be a tool: {error}") from error
 
 
-def _told(
+def _schema_with_docs(
     struct: type[msgspec.Struct], parameters: tuple[Parameter, ...], about: Mapping[str, str]
 ) -> dict[str, JSON]:
     try:
@@ -164,11 +164,11 @@ def _told(
         if parameter.name in about:
             shown.setdefault("description", about[parameter.name])
         if not parameter.required and parameter.default is not None:
-            _tell_default(shown, parameter.default)
+            _add_default(shown, parameter.default)
     return schema
 
 
-def _tell_default(shown: dict[str, JSON], default: object) -> None:
+def _add_default(shown: dict[str, JSON], default: object) -> None:
     try:
         plain = msgspec.to_builtins(default)
         shown.setdefault("default", validation.check_json(plain, "default"))

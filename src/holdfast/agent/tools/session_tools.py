@@ -19,15 +19,15 @@ from holdfast.aio.store import AsyncStore
 from holdfast.errors import AmbiguousRef, HoldfastError, Invalid, NotFound
 from holdfast.values import File, Hit, Message, Raw, Text, Thinking, ToolCall, ToolResult
 
-OUTPUT: Final = 20_000
-_ROOM: Final = 1_000  # Characters reserved for the text around the quotation.
-_MOST_HITS: Final = 50
-_MOST_READ: Final = 100
-_LONGEST_MESSAGE: Final = 4_000
-_LONGEST_CALL: Final = 500
+MAX_OUTPUT_CHARS: Final = 20_000
+_RESERVED_CHARS: Final = 1_000  # Characters reserved for the text around the quotation.
+_MAX_HITS: Final = 50
+_MAX_MESSAGES: Final = 100
+_MAX_MESSAGE_CHARS: Final = 4_000
+_MAX_CALL_CHARS: Final = 500
 
 
-def session_tools(store: AsyncStore, *, output: int = OUTPUT) -> tuple[Tool, ...]:
+def session_tools(store: AsyncStore, *, output: int = MAX_OUTPUT_CHARS) -> tuple[Tool, ...]:
     """Return the tools; they show at most about `output` characters at a time."""
     tools = SessionTools(store, output)
     return (
@@ -40,9 +40,9 @@ def session_tools(store: AsyncStore, *, output: int = OUTPUT) -> tuple[Tool, ...
 class SessionTools:
     """The tools, for one store."""
 
-    def __init__(self, store: AsyncStore, output: int = OUTPUT) -> None:
+    def __init__(self, store: AsyncStore, output: int = MAX_OUTPUT_CHARS) -> None:
         self._store = store
-        self._output = max(output - _ROOM, _ROOM)
+        self._output = max(output - _RESERVED_CHARS, _RESERVED_CHARS)
 
     async def session_search(
         self, context: ToolContext, query: str, session: str = "", limit: int = 10
@@ -54,14 +54,14 @@ class SessionTools:
             session: The id of a session to search alone; by default the best hit of each session.
             limit: How many hits to return.
         """
-        count = min(max(limit, 1), _MOST_HITS)
+        count = min(max(limit, 1), _MAX_HITS)
         try:
             found = await self._store.search(query, session=session or None, limit=count)
         except (Invalid, NotFound, AmbiguousRef) as error:
             raise ToolError(str(error)) from error
         if not found.items:
             return "(nothing was found)"
-        lines = _within(self._output, [_hit(hit, context.session.id) for hit in found])
+        lines = _fitting(self._output, [_hit(hit, context.session.id) for hit in found])
         return quoted(f"{len(lines)} hits.", "\n".join(lines))
 
     async def session_read(self, session: str, start: int = 0, count: int = 20) -> str:
@@ -73,7 +73,7 @@ class SessionTools:
             count: How many messages to read.
         """
         opened = await self._open(session)
-        count = min(max(count, 1), _MOST_READ)
+        count = min(max(count, 1), _MAX_MESSAGES)
         try:
             if start > 0:
                 messages = await opened.messages(after=start - 1, limit=count)
@@ -83,7 +83,7 @@ class SessionTools:
             raise ToolError(f"session {opened.id} cannot be read: {error}") from error
         if not messages:
             return f"(session {opened.id} has no messages there)"
-        shown = _within(self._output, [_told(message) for message in messages])
+        shown = _fitting(self._output, [_render_message(message) for message in messages])
         last = messages[len(shown) - 1].seq or 0
         head = await opened.head()
         more = f" Continue with start={last + 1}." if last < head.seq else ""
@@ -101,7 +101,7 @@ class SessionTools:
             raise ToolError(f"there is no session {ref!r}.") from error
         raise ToolError(f"there is no session {ref!r}.")
 
-    async def read_output(self, handle: str, offset: int = 0, limit: int = OUTPUT) -> str:
+    async def read_output(self, handle: str, offset: int = 0, limit: int = MAX_OUTPUT_CHARS) -> str:
         """Read more of a tool's output that was shown shortened.
 
         Args:
@@ -109,7 +109,7 @@ class SessionTools:
             offset: The first character to read; 0 is the first character of the output.
             limit: How many characters to read.
         """
-        text = await self._whole(handle)
+        text = await self._stored_output(handle)
         offset = max(offset, 0)
         if offset >= len(text):
             raise ToolError(f"the output has only {len(text):,} characters.")
@@ -119,7 +119,7 @@ class SessionTools:
         what = f"Characters {offset:,} to {end:,} of {len(text):,} of an output.{more}"
         return quoted(what, shown)
 
-    async def _whole(self, handle: str) -> str:
+    async def _stored_output(self, handle: str) -> str:
         handle = handle.strip().lower()
         if not validation.is_sha256(handle):
             raise ToolError("handle: not the handle of an output.")
@@ -132,7 +132,7 @@ class SessionTools:
             raise ToolError("the output is not text.") from error
 
 
-def _within(room: int, texts: list[str]) -> list[str]:
+def _fitting(room: int, texts: list[str]) -> list[str]:
     """Return as many texts as fit into `room` characters, at least one."""
     shown: list[str] = []
     for text in texts:
@@ -151,11 +151,11 @@ def _hit(hit: Hit, current: str) -> str:
     return f"session {hit.session_id}{here}{title}, {where}, {when}: {_line(hit.snippet)}"
 
 
-def _told(message: Message) -> str:
+def _render_message(message: Message) -> str:
     when = "" if message.created_at is None else f", {message.created_at:%Y-%m-%d %H:%M} UTC"
     state = "" if message.status == "complete" else f", {message.status}"
     text = "\n".join(text for text in _words(message) if text)
-    return f"#{message.seq} {message.role}{when}{state}:\n{_cut(text, _LONGEST_MESSAGE)}"
+    return f"#{message.seq} {message.role}{when}{state}:\n{_cut(text, _MAX_MESSAGE_CHARS)}"
 
 
 def _words(message: Message) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _words(message: Message) -> Iterator[str]:
             yield part.text
         elif isinstance(part, ToolCall):
             given = json.dumps(part.arguments, ensure_ascii=False)
-            yield f"[calls {part.name} {_cut(given, _LONGEST_CALL)}]"
+            yield f"[calls {part.name} {_cut(given, _MAX_CALL_CHARS)}]"
         elif isinstance(part, ToolResult):
             yield f"[result{' (error)' if part.error else ''}] {part.text}"
         elif isinstance(part, File):

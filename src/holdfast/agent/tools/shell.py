@@ -23,29 +23,31 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from holdfast.agent.tools.file_tools import Where, within
-from holdfast.agent.tools.function_tools import TIMEOUT, ToolError, make_tool
+from holdfast.agent.tools.file_tools import WorkspaceOf, workspace_of
+from holdfast.agent.tools.function_tools import DEFAULT_TIMEOUT_S, ToolError, make_tool
 from holdfast.agent.tools.protocol import Output, Tool, ToolContext
 from holdfast.agent.tools.worker_thread import in_thread
-from holdfast.aio.completion_queue import unhurried
+from holdfast.aio.completion_queue import shielded
 
-MAX_OUTPUT: Final = 32 * 1024 * 1024
-LONGEST: Final = 600.0
+MAX_OUTPUT_BYTES: Final = 32 * 1024 * 1024
+MAX_TIMEOUT_S: Final = 600.0
 _SHELL: Final = "/bin/sh"
 _CHUNK: Final = 65_536
-_GRACE: Final = 0.3  # Seconds between SIGTERM and SIGKILL.
-_REAPED: Final = 0.15
-_LAST_WORDS: Final = 0.1
-_LAST_PIECES: Final = 64
-_LONGEST_COMMAND: Final = 100_000
-_PASSED_ON: Final = frozenset(
+_TERM_GRACE_S: Final = 0.3  # Seconds between SIGTERM and SIGKILL.
+_REAP_TIMEOUT_S: Final = 0.15
+_DRAIN_TIMEOUT_S: Final = 0.1
+_MAX_DRAIN_READS: Final = 64
+_MAX_COMMAND_CHARS: Final = 100_000
+_INHERITED_VARIABLES: Final = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER"}
     # Where language toolchains are installed.
     | {"CARGO_HOME", "CONDA_PREFIX", "GOPATH", "GOROOT", "JAVA_HOME", "NVM_DIR", "PYENV_ROOT"}
     | {"RUSTUP_HOME", "SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV"}
 )
-_PROXIES: Final = frozenset({"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"})
-_SET: Final = {
+_PROXY_VARIABLES: Final = frozenset(
+    {"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"}
+)
+_FIXED_VARIABLES: Final = {
     # There is no terminal for prompts, pagers or colours.
     "GIT_PAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
@@ -59,15 +61,15 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 def command_tools(
     root: str | None = None,
     *,
-    timeout: float = TIMEOUT,
+    timeout: float = DEFAULT_TIMEOUT_S,
     keep: Collection[str] = (),
-    max_output: int = MAX_OUTPUT,
+    max_output: int = MAX_OUTPUT_BYTES,
 ) -> tuple[Tool, ...]:
     """Return the tool. A command times out after `timeout` seconds unless the model sets another.
 
     `keep` names environment variables that commands see beside the usual ones.
     """
-    commands = CommandTools(within(root), timeout=timeout, keep=keep, max_output=max_output)
+    commands = CommandTools(workspace_of(root), timeout=timeout, keep=keep, max_output=max_output)
     # It applies the timeout itself, so that the output written before it is reported.
     return (make_tool(commands.run_command, asks=commands.ask_to_run, timeout=None),)
 
@@ -76,9 +78,9 @@ class CommandTools:
     """The tool, for one workspace."""
 
     def __init__(
-        self, where: Where, *, timeout: float, keep: Collection[str], max_output: int
+        self, where: WorkspaceOf, *, timeout: float, keep: Collection[str], max_output: int
     ) -> None:
-        self._where = where
+        self._workspace_of = where
         self._timeout = timeout
         self._keep = keep
         self._max_output = max_output
@@ -89,8 +91,8 @@ class CommandTools:
         return f"run in {self._folder(context)}\n$ {given['command']}"
 
     def _folder(self, context: ToolContext) -> str:
-        space = self._where(context)
-        return space.path_of(space.find(".", context.cwd))
+        space = self._workspace_of(context)
+        return space.absolute_path(space.resolve(".", context.cwd))
 
     async def run_command(
         self, context: ToolContext, command: str, timeout_seconds: float = 0
@@ -103,21 +105,21 @@ class CommandTools:
             timeout_seconds: Seconds after which it is killed, at most 600; 0 for the default.
         """
         _check(command)
-        seconds = min(timeout_seconds, LONGEST) if timeout_seconds > 0 else self._timeout
-        environment = scrubbed(os.environ, self._keep)
-        running = Running(command, self._folder(context), environment, self._max_output)
+        seconds = min(timeout_seconds, MAX_TIMEOUT_S) if timeout_seconds > 0 else self._timeout
+        environment = scrub_environment(os.environ, self._keep)
+        running = RunningCommand(command, self._folder(context), environment, self._max_output)
         in_time = await running.finish(seconds)
-        return running.told(None if in_time else seconds)
+        return running.output(None if in_time else seconds)
 
 
 def _check(command: str) -> None:
     if not command.strip():
         raise ToolError("the command is empty.")
-    if "\0" in command or len(command) > _LONGEST_COMMAND:
+    if "\0" in command or len(command) > _MAX_COMMAND_CHARS:
         raise ToolError("the command is too long or contains a null character.")
 
 
-class Running:
+class RunningCommand:
     """A running command, and its output so far."""
 
     def __init__(
@@ -125,11 +127,11 @@ class Running:
     ) -> None:
         """Start the command; there must be a running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._most = max_output
+        self._max_output = max_output
         self._pieces: list[bytes] = []
         self._size = 0
         self._dropped = 0
-        self._stragglers = False
+        self._killed_background = False
         self._ended = self._loop.create_future()
         self._pipe, other_end = os.pipe()
         try:
@@ -153,24 +155,24 @@ class Running:
 
     async def finish(self, seconds: float) -> bool:
         """Wait until the command exits or the time is over; return whether it exited by itself."""
-        over = asyncio.ensure_future(in_thread(partial(_await_end, self._process)))
+        over = asyncio.ensure_future(in_thread(partial(_wait_for_exit, self._process)))
         try:
             done, _ = await asyncio.wait([over], timeout=seconds)
         finally:
             # However it ended, no process of it may stay behind.
-            await unhurried(self._clean_up(over))
+            await shielded(self._clean_up(over))
         return bool(done)
 
     async def _clean_up(self, over: asyncio.Future[None]) -> None:
         try:
             if not over.done():
-                self._send(signal.SIGTERM)
-                await asyncio.wait([over, self._ended], timeout=_GRACE)
-            await self._hear_out()
-            self._stragglers = over.done() and not self._ended.done()
-            self._send(signal.SIGKILL)
-            await self._hear_out()
-            await asyncio.wait([over], timeout=_REAPED)
+                self._signal_group(signal.SIGTERM)
+                await asyncio.wait([over, self._ended], timeout=_TERM_GRACE_S)
+            await self._drain()
+            self._killed_background = over.done() and not self._ended.done()
+            self._signal_group(signal.SIGKILL)
+            await self._drain()
+            await asyncio.wait([over], timeout=_REAP_TIMEOUT_S)
         finally:
             self._loop.remove_reader(self._pipe)
             os.close(self._pipe)
@@ -179,14 +181,14 @@ class Running:
         else:
             over.cancel()
 
-    async def _hear_out(self) -> None:
+    async def _drain(self) -> None:
         """Read the rest of the output; a background process may keep the pipe open."""
-        await asyncio.wait([self._ended], timeout=_LAST_WORDS)
-        for _ in range(_LAST_PIECES):
+        await asyncio.wait([self._ended], timeout=_DRAIN_TIMEOUT_S)
+        for _ in range(_MAX_DRAIN_READS):
             if self._ended.done() or not self._read():
                 return
 
-    def _send(self, number: signal.Signals) -> None:
+    def _signal_group(self, number: signal.Signals) -> None:
         # The group id stays valid until the first process is reaped.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
@@ -202,32 +204,32 @@ class Running:
             if not self._ended.done():
                 self._ended.set_result(None)
             return False
-        kept = piece[: max(self._most - self._size, 0)]
+        kept = piece[: max(self._max_output - self._size, 0)]
         self._dropped += len(piece) - len(kept)
         self._size += len(kept)
         if kept:
             self._pieces.append(kept)
         return True
 
-    def told(self, timed_out: float | None) -> Output:
+    def output(self, timed_out: float | None) -> Output:
         """Return the output and how the command ended; `timed_out` is its timeout, if reached."""
         text = b"".join(self._pieces).decode("utf-8", "replace").replace("\0", "\ufffd")
         code = self._process.returncode
         notes: list[str] = []
         if self._dropped:
             notes.append(f"[{self._dropped:,} more bytes of output were dropped]")
-        if self._stragglers:
+        if self._killed_background:
             notes.append("[background processes it left running were killed]")
         if timed_out is not None:
             notes.append(f"[timed out: killed after {timed_out:g} s]")
         else:
-            notes.append(f"[{_how(code)}]")
+            notes.append(f"[{_exit_text(code)}]")
         if text and not text.endswith("\n"):
             text += "\n"
         return Output(text + "\n".join(notes), error=timed_out is not None or code != 0)
 
 
-def _await_end(process: subprocess.Popen[bytes]) -> None:
+def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:
     """Wait for the process to exit, if possible without reaping it, so that its id stays valid."""
     if hasattr(os, "waitid"):
         with suppress(ChildProcessError):  # The program ignores SIGCHLD: children are reaped.
@@ -236,7 +238,7 @@ def _await_end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _how(code: int | None) -> str:
+def _exit_text(code: int | None) -> str:
     if code is None:
         return "still running"
     if code >= 0:
@@ -250,19 +252,22 @@ def _how(code: int | None) -> str:
 # ------------------------------------------------------------------------------------ environment
 
 
-def scrubbed(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+def scrub_environment(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
     """Return the variables that a child process may see; `keep` names additional ones."""
     passed = {
         name: value
         for name, value in environment.items()
-        if name in _PASSED_ON or name in keep or name.startswith("LC_") or _is_open(name, value)
+        if name in _INHERITED_VARIABLES
+        or name in keep
+        or name.startswith("LC_")
+        or _is_safe_proxy(name, value)
     }
-    return {**passed, **_SET, "PATH": _path(environment.get("PATH", ""))}
+    return {**passed, **_FIXED_VARIABLES, "PATH": _path(environment.get("PATH", ""))}
 
 
-def _is_open(name: str, value: str) -> bool:
+def _is_safe_proxy(name: str, value: str) -> bool:
     """True if this is a proxy's URL without credentials."""
-    return name.lower() in _PROXIES and "@" not in value
+    return name.lower() in _PROXY_VARIABLES and "@" not in value
 
 
 def _path(given: str) -> str:

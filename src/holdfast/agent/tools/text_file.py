@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.agent.tools.function_tools import ToolError
 
-_LOOKED_AT: Final = 8192
+_SNIFFED_BYTES: Final = 8192
 _NOT_UTF8: Final = "\n[not valid UTF-8: invalid bytes are shown as \ufffd]"
 _KINDS: Final = {
     b"\x89PNG": "a PNG image",
@@ -22,10 +22,10 @@ _KINDS: Final = {
 
 def is_binary(data: bytes) -> bool:
     """True if this is binary data: a known file type, or a null byte near the beginning."""
-    return b"\0" in data[:_LOOKED_AT] or any(map(data.startswith, _KINDS))
+    return b"\0" in data[:_SNIFFED_BYTES] or any(map(data.startswith, _KINDS))
 
 
-def described(data: bytes) -> str:
+def describe_type(data: bytes) -> str:
     """Return a description of binary data, by its signature."""
     return next((kind for start, kind in _KINDS.items() if data.startswith(start)), "binary data")
 

@@ -28,14 +28,14 @@ async def in_thread(work: Callable[[], T]) -> T:
             done = context.run(work)
         except StopIteration as error:
             # A future cannot hold it: it would end the awaiting coroutine as if it had returned.
-            _hand_over(loop, future, error=RuntimeError(f"StopIteration: {error}"))
+            _set_outcome(loop, future, error=RuntimeError(f"StopIteration: {error}"))
         except Exception as error:  # noqa: BLE001 - raised in the caller
-            _hand_over(loop, future, error=error)
+            _set_outcome(loop, future, error=error)
         except BaseException as error:  # noqa: BLE001 - as above
             # `SystemExit` and the like would end the event loop.
-            _hand_over(loop, future, error=RuntimeError(f"{type(error).__name__}: {error}"))
+            _set_outcome(loop, future, error=RuntimeError(f"{type(error).__name__}: {error}"))
         else:
-            _hand_over(loop, future, result=done)
+            _set_outcome(loop, future, result=done)
 
     threading.Thread(target=run, name="holdfast-tool", daemon=True).start()
     return await future
@@ -51,7 +51,7 @@ async def stoppable(work: Callable[[threading.Event], T]) -> T:
         raise
 
 
-def _hand_over(
+def _set_outcome(
     loop: asyncio.AbstractEventLoop,
     future: asyncio.Future[T],
     *,

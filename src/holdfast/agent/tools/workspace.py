@@ -29,21 +29,21 @@ import msgspec
 from holdfast.agent.tools.function_tools import ToolError
 
 CONFIG: Final = "holdfast.toml"
-MAX_FILE: Final = 8 * 1024 * 1024
-_LONGEST_PATH: Final = 4096
+MAX_FILE_BYTES: Final = 8 * 1024 * 1024
+_MAX_PATH_CHARS: Final = 4096
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Non-blocking: otherwise opening a pipe would block until another process opens it for writing.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DESCRIPTORS: Final = "/dev/fd" if sys.platform == "darwin" else "/proc/self/fd"
-_MOST_OPEN: Final = 1024  # Descriptors that are checked where the system does not list them.
+_MAX_DESCRIPTORS: Final = 1024  # Descriptors that are checked where the system does not list them.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CHUNK: Final = 1024 * 1024
 # Version control runs programs configured there: writing to it means running them.
 _NEVER_WRITTEN: Final = frozenset({".git", ".hg", ".svn"})
 
 
-class Place(msgspec.Struct, frozen=True):
+class WorkspacePath(msgspec.Struct, frozen=True):
     """A path inside the workspace: the names from its root, none for the root itself.
 
     `base` is the working directory, also as names from the root.
@@ -53,20 +53,20 @@ class Place(msgspec.Struct, frozen=True):
     base: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> str:
+    def display(self) -> str:
         """The path relative to the working directory."""
         pairs = zip(self.names, self.base, strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         return "/".join([*[".."] * (len(self.base) - shared), *self.names[shared:]]) or "."
 
     @property
-    def parent(self) -> Place:
+    def parent(self) -> WorkspacePath:
         """The folder that contains it."""
-        return Place(self.names[:-1], self.base)
+        return WorkspacePath(self.names[:-1], self.base)
 
-    def below(self, name: str) -> Place:
+    def child(self, name: str) -> WorkspacePath:
         """Return the path of the entry with this name in this folder."""
-        return Place((*self.names, name), self.base)
+        return WorkspacePath((*self.names, name), self.base)
 
 
 class Workspace:
@@ -75,9 +75,9 @@ class Workspace:
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)
 
-    def find(self, path: str, cwd: str | None = None) -> Place:
+    def resolve(self, path: str, cwd: str | None = None) -> WorkspacePath:
         """Resolve a path relative to `cwd`; `ToolError` if it leads outside."""
-        if "\0" in path or len(path) > _LONGEST_PATH:
+        if "\0" in path or len(path) > _MAX_PATH_CHARS:
             raise ToolError("not a valid path: it is too long or contains a null character.")
         if path == "~" or path.startswith("~/"):
             raise ToolError("~ is outside the workspace; only paths inside are allowed.")
@@ -92,7 +92,7 @@ class Workspace:
         names = self._inside(real)
         if names is None:
             raise ToolError(f"{path!r} is outside the workspace; only paths inside are allowed.")
-        return Place(names, base)
+        return WorkspacePath(names, base)
 
     def _inside(self, real: str) -> tuple[str, ...] | None:
         if real == self.root:
@@ -100,16 +100,16 @@ class Workspace:
         start = self.root.rstrip("/") + "/"
         return tuple(real.removeprefix(start).split("/")) if real.startswith(start) else None
 
-    def path_of(self, path: Place) -> str:
+    def absolute_path(self, path: WorkspacePath) -> str:
         """Return the absolute path."""
         return str(Path(self.root, *path.names))
 
     # -------------------------------------------------------------------------------- opening
 
     @contextmanager
-    def folder(self, path: Place, *, make: bool = False) -> Iterator[int]:
+    def folder(self, path: WorkspacePath, *, make: bool = False) -> Iterator[int]:
         """Open a folder, from the root down; `make`: create missing folders."""
-        with _telling(path):
+        with _tool_errors(path):
             fd = os.open(self.root, _FOLDER & ~os.O_NOFOLLOW)
             try:
                 for name in path.names:
@@ -124,7 +124,7 @@ class Workspace:
         finally:
             os.close(fd)
 
-    def is_file(self, path: Place) -> bool | None:
+    def is_file(self, path: WorkspacePath) -> bool | None:
         """Return whether this is a regular file; None if it does not exist."""
         if not path.names:
             return False
@@ -135,22 +135,22 @@ class Workspace:
             return None
         return stat.S_ISREG(found.st_mode)
 
-    def read(self, path: Place, *, max_bytes: int = MAX_FILE) -> bytes:
+    def read(self, path: WorkspacePath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a regular file of at most `max_bytes` bytes."""
         if not path.names:
             raise ToolError(". is a folder.")
-        with self.folder(path.parent) as folder, _telling(path):
-            return _read_in(folder, path.names[-1], path.shown, max_bytes)
+        with self.folder(path.parent) as folder, _tool_errors(path):
+            return _read_in(folder, path.names[-1], path.display, max_bytes)
 
-    def write(self, path: Place, data: bytes) -> bool:
+    def write(self, path: WorkspacePath, data: bytes) -> bool:
         """Write a file atomically: a reader sees the old content or the new, never a part.
 
         Missing folders are created. Returns whether the file is new.
         """
         self.check_writable(path)
         name = path.names[-1]
-        with self.folder(path.parent, make=True) as folder, _telling(path):
-            mode = _mode_of(folder, name, path.shown)
+        with self.folder(path.parent, make=True) as folder, _tool_errors(path):
+            mode = _mode_of(folder, name, path.display)
             temporary = f".holdfast-{secrets.token_hex(8)}.new"
             try:
                 _fill(folder, temporary, data, mode)
@@ -162,7 +162,7 @@ class Workspace:
             os.fsync(folder)
             return mode is None
 
-    def check_writable(self, path: Place, given: str | None = None) -> None:
+    def check_writable(self, path: WorkspacePath, given: str | None = None) -> None:
         """Raise `ToolError` for what no tool may write: the root, and a repository's own files.
 
         `given` is the path as the model wrote it.
@@ -171,21 +171,23 @@ class Workspace:
             raise ToolError(". is a folder.")
         if any(_CONTROL.search(name) for name in path.names):
             raise ToolError("file names with control characters are not allowed.")
-        if any(folded(name) in _NEVER_WRITTEN for name in path.names):
-            raise ToolError(f"{path.shown} belongs to version control; writing it is not allowed.")
+        if any(fold_name(name) in _NEVER_WRITTEN for name in path.names):
+            raise ToolError(
+                f"{path.display} belongs to version control; writing it is not allowed."
+            )
         # Writes are approved by name, so the configuration's name must not be hidden by a link.
-        if given is not None and folded(path.names[-1]) == CONFIG != folded(Path(given).name):
-            raise ToolError(f"{given!r} leads to {path.shown}; name that file itself.")
+        if given is not None and fold_name(path.names[-1]) == CONFIG != fold_name(Path(given).name):
+            raise ToolError(f"{given!r} leads to {path.display}; name that file itself.")
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return a name as a file system may treat it that ignores case and invisible characters."""
     return "".join(filter(str.isprintable, name)).casefold()
 
 
 def _read_in(folder: int, name: str, shown: str, max_bytes: int) -> bytes:
     """Read a regular file in an open folder."""
-    own_files = _open_here()
+    own_files = _open_files()
     _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False), shown, max_bytes, own_files)
     fd = os.open(name, _READ, dir_fd=folder)
     if _identity(os.fstat(fd)) in own_files:
@@ -224,12 +226,12 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _open_here() -> set[tuple[int, int]]:
+def _open_files() -> set[tuple[int, int]]:
     """Return the regular files that this process has open."""
     try:
         numbers = [int(name) for name in os.listdir(_DESCRIPTORS)]  # noqa: PTH208 - only names
     except OSError:
-        numbers = list(range(_MOST_OPEN))
+        numbers = list(range(_MAX_DESCRIPTORS))
     found: set[tuple[int, int]] = set()
     for number in numbers:
         with suppress(OSError):  # The descriptor is closed by now, as that of the listing is.
@@ -257,7 +259,7 @@ def _mode_of(folder: int, name: str, shown: str) -> int | None:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    _check_regular(found, shown, found.st_size, _open_here())
+    _check_regular(found, shown, found.st_size, _open_files())
     return stat.S_IMODE(found.st_mode) & 0o777
 
 
@@ -275,17 +277,17 @@ def _fill(folder: int, name: str, data: bytes, mode: int | None) -> None:
 
 
 @contextmanager
-def _telling(path: Place) -> Iterator[None]:
+def _tool_errors(path: WorkspacePath) -> Iterator[None]:
     """Convert operating system errors to `ToolError`, with the path as the model wrote it."""
     try:
         yield
     except OSError as error:
-        raise ToolError(f"{path.shown}: {why(error)}.") from error
+        raise ToolError(f"{path.display}: {os_error_text(error)}.") from error
     except UnicodeEncodeError as error:
-        raise ToolError(f"{path.shown!r} is not a valid path.") from error
+        raise ToolError(f"{path.display!r} is not a valid path.") from error
 
 
-def why(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     """Return the reason of a failed operation on a file."""
     if error.errno in {errno.ELOOP, errno.EMLINK}:
         return "is a link; it may have been changed just now"

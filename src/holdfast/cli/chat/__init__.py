@@ -18,11 +18,11 @@ from holdfast.cli import params
 from holdfast.cli.command import REF, command
 
 if TYPE_CHECKING:
-    from holdfast.cli.agent_factory import Wishes
-    from holdfast.cli.chat.chat_context import Desk
-    from holdfast.cli.chat.controller import Front, Wanted
-    from holdfast.cli.chat.startup import Ending
-    from holdfast.cli.signals import Signals
+    from holdfast.cli.agent_factory import AgentOptions
+    from holdfast.cli.chat.chat_context import ChatContext
+    from holdfast.cli.chat.controller import StartOptions, View
+    from holdfast.cli.chat.startup import ResumeHint
+    from holdfast.cli.signals import SignalHandler
 
 
 @command(
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     "echo 'What is open?' | holdfast chat --scope telegram",
     configured=False,
 )
-@click.option("--model", "-m", type=params.WORDS, help="openai:NAME, anthropic:NAME, local[:PATH].")
+@click.option(
+    "--model", "-m", type=params.UTF8_TEXT, help="openai:NAME, anthropic:NAME, local[:PATH]."
+)
 @click.option("--new", "--no-restore", "new", is_flag=True, help="Start a new conversation.")
 @click.option(
     "--resume",
@@ -45,12 +47,12 @@ if TYPE_CHECKING:
 )
 @click.option("--fork", type=REF, metavar="REF", help="Fork a new session from this one.")
 @click.option("--at", metavar="POINT", help="With --fork: at this message or saved point.")
-@click.option("--scope", type=params.WORDS, help="Continue the latest session of this scope.")
+@click.option("--scope", type=params.UTF8_TEXT, help="Continue the latest session of this scope.")
 @click.option(
     "--chain", is_flag=True, help="Start a session for this run that continues the previous one."
 )
-@click.option("--run-id", type=params.WORDS, help="The id of this run.  [default: a new one]")
-@click.option("--system", type=params.WORDS, metavar="TEXT", help="Instructions for the model.")
+@click.option("--run-id", type=params.UTF8_TEXT, help="The id of this run.  [default: a new one]")
+@click.option("--system", type=params.UTF8_TEXT, metavar="TEXT", help="Instructions for the model.")
 @click.option("--no-tools", is_flag=True, help="Do not let the model use tools.")
 @click.option("--yes", "-y", is_flag=True, help="Allow every tool call without asking.")
 def chat(
@@ -82,45 +84,50 @@ def chat(
         raise click.UsageError("--new, --resume and --fork are mutually exclusive.")
     if at is not None and fork is None:
         raise click.UsageError("--at requires --fork.")
-    from holdfast.cli.agent_factory import Wishes
-    from holdfast.cli.chat.controller import Wanted
+    from holdfast.cli.agent_factory import AgentOptions
+    from holdfast.cli.chat.controller import StartOptions
 
-    options = Wishes(
+    options = AgentOptions(
         model=model, scope=scope, store=store, system=system, tools=not no_tools, yes=yes
     )
-    start_options = Wanted(new=new, resume=resume, fork=fork, at=at, chain=chain)
-    return _talk(options, start_options, run_id)
+    start_options = StartOptions(new=new, resume=resume, fork=fork, at=at, chain=chain)
+    return _open_chat(options, start_options, run_id)
 
 
-def _talk(options: Wishes, start_options: Wanted, run_id: str | None) -> int:
+def _open_chat(options: AgentOptions, start_options: StartOptions, run_id: str | None) -> int:
     from holdfast.cli import agent_factory, signals
     from holdfast.cli.chat import startup
 
-    config = agent_factory.configured(options)
-    if not config.settings.session.restore and start_options.names_none:
+    config = agent_factory.load_config(options)
+    if not config.settings.session.restore and start_options.is_unspecified:
         start_options = start_options._replace(new=True)
-    with signals.heard() as handler, agent_factory.open_store(config) as opened:
-        resume_hint = startup.Ending(options.store)
-        context = startup.desk_for(opened, config, options, agent_factory.run_id(run_id))
+    with signals.handle_signals() as handler, agent_factory.open_store(config) as opened:
+        resume_hint = startup.ResumeHint(options.store)
+        context = startup.make_context(opened, config, options, agent_factory.run_id(run_id))
         try:
             return asyncio.run(_run(context, start_options, handler, resume_hint))
         finally:
-            resume_hint.tell(opened)
+            resume_hint.print(opened)
 
 
-async def _run(context: Desk, start_options: Wanted, signals: Signals, resume_hint: Ending) -> int:
+async def _run(
+    context: ChatContext,
+    start_options: StartOptions,
+    signals: SignalHandler,
+    resume_hint: ResumeHint,
+) -> int:
     from holdfast.cli.chat import startup
 
-    view: Front
+    view: View
     if is_terminal():
-        from holdfast.cli.chat.app import Terminal
+        from holdfast.cli.chat.app import TerminalView
 
-        view = Terminal(context)
+        view = TerminalView(context)
     else:
-        from holdfast.cli.chat.plain import Plain
+        from holdfast.cli.chat.plain import PlainView
 
-        view = Plain(context)
-    return await startup.start(context, view, start_options, signals, resume_hint)
+        view = PlainView(context)
+    return await startup.run_chat(context, view, start_options, signals, resume_hint)
 
 
 def is_terminal() -> bool:

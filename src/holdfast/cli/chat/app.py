@@ -48,22 +48,22 @@ from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
 from holdfast.cli.chat import slash_commands
-from holdfast.cli.chat.chat_context import Desk
+from holdfast.cli.chat.chat_context import ChatContext
 from holdfast.cli.chat.completer import ChatCompleter
-from holdfast.cli.chat.controller import Talk, Wanted
-from holdfast.cli.chat.picker import Picker, drawn
-from holdfast.cli.chat.turn_view import MARK, Drawing, wrapped
+from holdfast.cli.chat.controller import ChatController, StartOptions
+from holdfast.cli.chat.picker import Picker, render
+from holdfast.cli.chat.turn_view import MARK, TurnView, wrap
 from holdfast.cli.output import screen
-from holdfast.cli.output.humanize import words
-from holdfast.cli.output.sanitize import visible
+from holdfast.cli.output.humanize import shorten
+from holdfast.cli.output.sanitize import sanitize
 from holdfast.cli.output.screen import Screen
-from holdfast.cli.signals import Signals, why
+from holdfast.cli.signals import SignalHandler, describe
 from holdfast.errors import HoldfastError
 
-_TICK: Final = 0.08  # seconds
-_MENU: Final = 8  # rows
-_QUEUE: Final = 3  # rows
-_LEFT: Final = "the chat was closed"
+_REFRESH_S: Final = 0.08  # seconds
+_MENU_ROWS: Final = 8  # rows
+_QUEUE_ROWS: Final = 3  # rows
+_CHAT_CLOSED: Final = "the chat was closed"
 _HUNG_UP: Final = "the terminal hung up"
 _PLACEHOLDER: Final = "say something · /help"
 _STYLE: Final = Style.from_dict(
@@ -83,29 +83,29 @@ _STYLE: Final = Style.from_dict(
 )
 
 
-class Terminal:
+class TerminalView:
     """The view of a chat on a terminal."""
 
     interactive = True
 
-    def __init__(self, context: Desk) -> None:
+    def __init__(self, context: ChatContext) -> None:
         """Create the prompt; nothing is drawn yet."""
-        self._paper = Paper()
-        self._drawing = Drawing(lambda: self._paper.screen)
-        self._label: str | None = None
+        self._output_buffer = OutputBuffer()
+        self._drawing = TurnView(lambda: self._output_buffer.screen)
+        self._question: str | None = None
         self._answer: asyncio.Future[str] | None = None
-        self._aside = ""
-        self._held: list[str] = []
-        self._work: asyncio.Task[None] | None = None
-        self._beside: set[asyncio.Task[None]] = set()
+        self._saved_input = ""
+        self._pending_lines: list[str] = []
+        self._foreground: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
         self._picker: Picker | None = None
         self._leaving = False
-        self.talk = Talk(context, self)
+        self.chat = ChatController(context, self)
         self._buffer = Buffer(
-            completer=ChatCompleter(self.talk),
+            completer=ChatCompleter(self.chat),
             complete_while_typing=Condition(self._is_command),
-            history=_history(),
-            accept_handler=self._accepted,
+            history=_input_history(),
+            accept_handler=self._on_enter,
             multiline=True,
         )
         self._search = SearchToolbar()
@@ -125,9 +125,9 @@ class Terminal:
     @property
     def out(self) -> Screen:
         """The screen for permanent output."""
-        return self._paper.screen
+        return self._output_buffer.screen
 
-    def drawing(self) -> Drawing:
+    def drawing(self) -> TurnView:
         """Return the object that draws turns."""
         return self._drawing
 
@@ -135,7 +135,7 @@ class Terminal:
         """Write permanent output above the prompt, and redraw the live area."""
         if self._picker is not None:
             return  # The picker has the screen.
-        text = self._paper.take()
+        text = self._output_buffer.take()
         if text:
             self._write_above(text)
         self._app.invalidate()
@@ -143,20 +143,20 @@ class Terminal:
     async def ask(self, label: str) -> str | None:
         """Ask the user for a line; restore their unfinished input afterwards."""
         self._answer = asyncio.get_running_loop().create_future()
-        self._label, self._aside = label, self._buffer.text
+        self._question, self._saved_input = label, self._buffer.text
         self._buffer.reset()
         self._app.invalidate()
         try:
             return await self._answer
         finally:
-            self._label = self._answer = None
-            self._buffer.text, self._aside = self._aside, ""
+            self._question = self._answer = None
+            self._buffer.text, self._saved_input = self._saved_input, ""
             self._buffer.cursor_position = len(self._buffer.text)
             self._app.invalidate()
 
-    async def pick(self, chat: Talk, text: str) -> str | None:
+    async def pick(self, chat: ChatController, text: str) -> str | None:
         """Let the user choose a session, on a full screen."""
-        self._picker = Picker(chat.desk, text, self._app.output)
+        self._picker = Picker(chat.context, text, self._app.output)
         try:
             async with in_terminal():
                 return await self._picker.run()
@@ -167,12 +167,12 @@ class Terminal:
         """End the chat; a running turn is stopped and stored."""
         if not self._leaving:
             self._leaving = True
-            self.talk.stop(_LEFT)
-            self._later(self._leave())
+            self.chat.stop(_CHAT_CLOSED)
+            self._run_in_background(self._leave())
 
     # ------------------------------------------------------------------------------------- running
 
-    async def run(self, start_options: Wanted, signals: Signals) -> int:
+    async def run(self, start_options: StartOptions, signals: SignalHandler) -> int:
         """Run until the user quits or a signal arrives; return the exit code."""
         loop = asyncio.get_running_loop()
 
@@ -180,19 +180,19 @@ class Terminal:
             if received == signal.SIGINT:
                 loop.call_soon_threadsafe(self._interrupt)
                 return True
-            loop.call_soon_threadsafe(self._end, received)
+            loop.call_soon_threadsafe(self._on_signal, received)
             return False
 
         def begin() -> None:
-            self._start(self.talk.open(start_options))
-            self._later(self._watch())
-            self._later(self._warm())
+            self._run_foreground(self.chat.open(start_options))
+            self._run_in_background(self._refresh_live())
+            self._run_in_background(self._warm())
 
         reason = _HUNG_UP
-        with signals.telling(on_signal):
+        with signals.notifying(on_signal):
             try:
                 await self._app.run_async(pre_run=begin, handle_sigint=False)
-                reason = _LEFT
+                reason = _CHAT_CLOSED
             except EOFError:
                 pass  # The terminal is gone; SIGHUP may still arrive.
             finally:
@@ -201,12 +201,12 @@ class Terminal:
 
     async def _finish(self, reason: str) -> None:
         """Stop the running turn, and wait until it is stored."""
-        self.talk.stop(reason)
+        self.chat.stop(reason)
         if self._answer is not None and not self._answer.done():
             self._answer.cancel()
-        for task in self._beside:
+        for task in self._background:
             task.cancel()
-        waiting = [task for task in (self._work, *self._beside) if task is not None]
+        waiting = [task for task in (self._foreground, *self._background) if task is not None]
         await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _leave(self) -> None:
@@ -214,43 +214,46 @@ class Terminal:
             self._answer.cancel()
         if self._picker is not None:
             self._picker.close()
-        if self._work is not None:
-            await asyncio.wait([self._work])
+        if self._foreground is not None:
+            await asyncio.wait([self._foreground])
         if self._app.is_running and not self._app.is_done:
             self._app.exit()
 
-    def _end(self, received: signal.Signals) -> None:
+    def _on_signal(self, received: signal.Signals) -> None:
         self._leaving = True
-        self.talk.stop(why(received))
-        self._later(self._leave())
+        self.chat.stop(describe(received))
+        self._run_in_background(self._leave())
 
-    async def _watch(self) -> None:
+    async def _refresh_live(self) -> None:
         """Redraw the live area periodically while a turn runs."""
         seen = (0, 0)
         while True:
-            await asyncio.sleep(_TICK)
-            now = (self._drawing.taken, int(time.monotonic()))  # The status line shows seconds.
-            if self.talk.running and now != seen:
+            await asyncio.sleep(_REFRESH_S)
+            now = (
+                self._drawing.event_count,
+                int(time.monotonic()),
+            )  # The status line shows seconds.
+            if self.chat.running and now != seen:
                 seen = now
-                self._drawing.settle()
+                self._drawing.print_finished()
                 self.show()
 
     async def _warm(self) -> None:
         """Import the provider's package before the first message needs it."""
-        if self._work is not None:
-            await asyncio.wait([self._work])
-        await self.talk.desk.warm()
+        if self._foreground is not None:
+            await asyncio.wait([self._foreground])
+        await self.chat.context.preload_provider()
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run_foreground(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start the task that changes the conversation; there is at most one."""
-        self._work = asyncio.get_running_loop().create_task(self._whole(coroutine))
+        self._foreground = asyncio.get_running_loop().create_task(self._foreground_task(coroutine))
 
-    async def _whole(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    async def _foreground_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run `doing`, then handle lines entered meanwhile that could not be queued."""
         try:
             await coroutine
-            while self._held and not self._leaving:
-                await self.talk.enter(self._held.pop(0))
+            while self._pending_lines and not self._leaving:
+                await self.chat.handle_line(self._pending_lines.pop(0))
         except asyncio.CancelledError:
             pass
         except BaseException as error:
@@ -258,17 +261,17 @@ class Terminal:
                 raise
             self._app.exit(exception=error)
         finally:
-            self._work = None
+            self._foreground = None
             self.show()
 
-    def _later(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     # --------------------------------------------------------------------------------------- input
 
-    def _accepted(self, buffer: Buffer) -> bool:
+    def _on_enter(self, buffer: Buffer) -> bool:
         text = buffer.text.strip()
         if self._answer is not None:
             if not self._answer.done():
@@ -276,40 +279,40 @@ class Terminal:
             return False
         if text:
             buffer.append_to_history()
-            self._entered(text)
-        elif self._work is None and self.talk.waiting:
-            self._start(self.talk.say_waiting())
+            self._handle_line(text)
+        elif self._foreground is None and self.chat.queued:
+            self._run_foreground(self.chat.send_queued())
         return False
 
-    def _entered(self, text: str) -> None:
-        if self._work is None:
-            self._start(self.talk.enter(text))
-        elif not self.talk.running:
-            self._held.append(text)
+    def _handle_line(self, text: str) -> None:
+        if self._foreground is None:
+            self._run_foreground(self.chat.handle_line(text))
+        elif not self.chat.running:
+            self._pending_lines.append(text)
         elif slash_commands.parse(text) is not None:
-            self._later(self.talk.enter(text))
+            self._run_in_background(self.chat.handle_line(text))
         else:
-            self._later(self._queue(slash_commands.spoken(text)))
+            self._run_in_background(self._queue(slash_commands.unescape(text)))
 
     async def _queue(self, text: str) -> None:
         try:
-            await self.talk.queue(text)
+            await self.chat.queue(text)
         except HoldfastError as error:
-            self.talk.tell(error)
+            self.chat.print_error(error)
             self._buffer.text = self._buffer.text or text  # The user need not type it again.
         self.show()
 
     def _interrupt(self) -> None:
         """Handle Ctrl-C: stop the turn, else clear the line, else print how to quit."""
-        if self.talk.running:
-            if not self.talk.stopping:
-                self.talk.stop()
+        if self.chat.running:
+            if not self.chat.stopping:
+                self.chat.stop()
         elif self._answer is not None and not self._answer.done():
             self._answer.set_result("")
         elif self._buffer.text:
             self._buffer.reset()
         else:
-            self.talk.note("Ctrl-D or /exit quits; nothing is lost")
+            self.chat.print_note("Ctrl-D or /exit quits; nothing is lost")
             self.show()
 
     def _keys(self) -> KeyBindings:
@@ -380,12 +383,12 @@ class Terminal:
             ],
             align=VerticalAlign.TOP,
         )
-        menu = CompletionsMenu(max_height=_MENU, scroll_offset=1)
+        menu = CompletionsMenu(max_height=_MENU_ROWS, scroll_offset=1)
         return FloatContainer(rows, [Float(menu, xcursor=True, ycursor=True)])
 
     def _placeholder(self) -> ConditionalProcessor:
         def is_empty() -> bool:
-            return not self._buffer.text and self._answer is None and not self.talk.running
+            return not self._buffer.text and self._answer is None and not self.chat.running
 
         return ConditionalProcessor(
             AfterInput([("class:faint", _PLACEHOLDER)]), filter=Condition(is_empty)
@@ -398,30 +401,30 @@ class Terminal:
 
     def _entry_height(self) -> Dimension:
         rows = self._app.output.get_size().rows
-        menu = max(0, min(_MENU, rows - 4)) if self._buffer.complete_state is not None else 0
+        menu = max(0, min(_MENU_ROWS, rows - 4)) if self._buffer.complete_state is not None else 0
         return Dimension(min=1 + menu, max=max(3 + menu, rows // 2))
 
     def _has_status(self) -> bool:
-        return self.talk.running or self._label is not None
+        return self.chat.running or self._question is not None
 
     def _is_live(self) -> bool:
-        return self.talk.running and self._drawing.is_live
+        return self.chat.running and self._drawing.is_live
 
     def _live(self) -> AnyFormattedText:
-        lines = drawn(self._drawing.draw_live).rstrip("\n").split("\n")
-        rows = max(3, self._app.output.get_size().rows - 6 - len(self.talk.waiting[:_QUEUE]))
+        lines = render(self._drawing.draw_live).rstrip("\n").split("\n")
+        rows = max(3, self._app.output.get_size().rows - 6 - len(self.chat.queued[:_QUEUE_ROWS]))
         return ANSI("\n".join(lines[-rows:]))
 
     def _status(self) -> StyleAndTextTuples:
         width = self._app.output.get_size().columns - 1
         lines: StyleAndTextTuples = [("", "\n")]
-        if self._label is not None:
-            question = "\n".join(f"  {line}" for line in wrapped(visible(self._label), width - 2))
+        if self._question is not None:
+            question = "\n".join(f"  {line}" for line in wrap(sanitize(self._question), width - 2))
             return [*lines, ("class:asking", question)]
-        activity = "stopping" if self.talk.stopping else f"{self._drawing.status} · Ctrl-C stops"
+        activity = "stopping" if self.chat.stopping else f"{self._drawing.status} · Ctrl-C stops"
         lines.append(("class:faint", f"  {activity}"[:width]))
-        for text in self.talk.waiting[:_QUEUE]:
-            shown = f"  queued: {visible(words(text))}"[:width]
+        for text in self.chat.queued[:_QUEUE_ROWS]:
+            shown = f"  queued: {sanitize(shorten(text))}"[:width]
             lines += [("", "\n"), ("class:queued", shown)]
         return lines
 
@@ -439,7 +442,7 @@ def _output() -> Vt100_Output:
     return Vt100_Output(sys.stdout, size, term=os.environ.get("TERM"), enable_cpr=False)
 
 
-class Paper:
+class OutputBuffer:
     """Buffers permanent output, which is then written above the prompt at once.
 
     Its screen is always as wide as the terminal.
@@ -447,7 +450,7 @@ class Paper:
 
     def __init__(self) -> None:
         self._text = io.StringIO()
-        self._screen: screen.Terminal | None = None
+        self._screen: screen.TerminalScreen | None = None
         self._columns = 0
 
     @property
@@ -455,7 +458,7 @@ class Paper:
         """The screen that writes to the buffer."""
         columns = shutil.get_terminal_size().columns
         if self._screen is None or columns != self._columns:
-            self._screen, self._columns = screen.Terminal(self._text), columns
+            self._screen, self._columns = screen.TerminalScreen(self._text), columns
         return self._screen
 
     def take(self) -> str:
@@ -466,7 +469,7 @@ class Paper:
         return text
 
 
-class KeptHistory(FileHistory):
+class InputHistory(FileHistory):
     """The input history of earlier chats, in a file only the user can read.
 
     Errors of the file are ignored.
@@ -494,7 +497,7 @@ class KeptHistory(FileHistory):
             return
 
 
-def _history() -> KeptHistory:
+def _input_history() -> InputHistory:
     """Return the user's input history."""
     state = platformdirs.user_state_path("holdfast", appauthor=False)
-    return KeptHistory(state / "chat_history")
+    return InputHistory(state / "chat_history")

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.agent.approval import NOBODY, is_plain
-from holdfast.agent.tools.function_tools import ToolError, given_arguments
+from holdfast.agent.approval import NO_USER_PRESENT, is_plain
+from holdfast.agent.tools.function_tools import ToolError, parse_arguments
 from holdfast.agent.tools.protocol import Ask
 from holdfast.cli.output.screen import Screen
 from holdfast.values import ToolCall
 
 # Asks the user for a line, with a label; `None` if no user is present.
-Asker: TypeAlias = Callable[[str], Awaitable[str | None]]
+PromptFunction: TypeAlias = Callable[[str], Awaitable[str | None]]
 _COMMAND: Final = "run_command"
-_TALL: Final = 15  # lines; from here on the first may have scrolled away
-_DIFF: Final = {"+": "green", "-": "red", "@": "cyan"}
+_MANY_LINES: Final = 15  # lines; from here on the first may have scrolled away
+_DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 _WRITES: Final = frozenset({"edit_file", "write_file"})
 
 
@@ -43,7 +43,7 @@ class Grant(NamedTuple):
 class Approvals:
     """An `Approver` that asks the user, and remembers what is always allowed, by session."""
 
-    def __init__(self, show: Callable[[Ask], None], ask: Asker) -> None:
+    def __init__(self, show: Callable[[Ask], None], ask: PromptFunction) -> None:
         """`show` prints what a call would do; `ask` returns the user's answer."""
         self._show = show
         self._ask = ask
@@ -57,7 +57,7 @@ class Approvals:
         self._show(ask)
         grant = grant_of(ask.call)
         answer = await self._ask(f"allow it? y yes · a always: {grant} · n no")
-        return NOBODY if answer is None else self._decide(answer.strip(), grant)
+        return NO_USER_PRESENT if answer is None else self._decide(answer.strip(), grant)
 
     def _decide(self, answer: str, grant: Grant) -> bool | str:
         match answer.lower():
@@ -96,20 +96,20 @@ def _covers(grant: Grant, call: ToolCall) -> bool:
 def _command(call: ToolCall) -> str:
     """Return the command of a call; empty if it has none."""
     try:
-        command = given_arguments(call.arguments).get("command")
+        command = parse_arguments(call.arguments).get("command")
     except ToolError:
         return ""
     return command if isinstance(command, str) else ""
 
 
-def show(out: Screen, ask: Ask) -> None:
+def print_request(out: Screen, ask: Ask) -> None:
     """Print what a call would do."""
     first, _, rest = ask.what.partition("\n")
     out.line()
     out.line(("  ? ", "bold yellow"), (ask.call.name, "bold"), f"  {first}")
     lines = rest.split("\n") if rest else []
     for line in lines:
-        style = _DIFF.get(line[:1], "") if ask.call.name in _WRITES else ""
+        style = _DIFF_STYLES.get(line[:1], "") if ask.call.name in _WRITES else ""
         out.body(line, indent=4, style=style)
-    if len(lines) > _TALL:
+    if len(lines) > _MANY_LINES:
         out.line((f"    these are {len(lines)} lines", "yellow"))

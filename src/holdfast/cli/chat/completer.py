@@ -12,25 +12,25 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from holdfast.cli.chat import save_points
-from holdfast.cli.chat.slash_commands import COMMANDS, Takes
-from holdfast.cli.output.humanize import ago, words
-from holdfast.cli.output.labels import typeable
-from holdfast.cli.output.sanitize import visible
+from holdfast.cli.chat.slash_commands import COMMANDS, ArgumentKind
+from holdfast.cli.output.humanize import ago, shorten
+from holdfast.cli.output.labels import is_typeable
+from holdfast.cli.output.sanitize import sanitize
 from holdfast.errors import HoldfastError
 from holdfast.values import SessionInfo
 
 if TYPE_CHECKING:
-    from holdfast.cli.chat.controller import Talk
+    from holdfast.cli.chat.controller import ChatController
 
-_MOST: Final = 20
+_MAX_SESSIONS: Final = 20
 _MODELS: Final = ("openai:", "anthropic:", "local", "local:")
 
 
 class ChatCompleter(Completer):
     """Completes commands and their arguments."""
 
-    def __init__(self, chat: Talk) -> None:
-        self._talk = chat
+    def __init__(self, chat: ChatController) -> None:
+        self._chat = chat
 
     def get_completions(
         self,
@@ -56,23 +56,29 @@ class ChatCompleter(Completer):
             return
         command = COMMANDS.get(name)
         try:
-            offered = [] if command is None else await self._offered(command.takes, rest.lstrip())
+            offered = (
+                []
+                if command is None
+                else await self._argument_completions(command.argument, rest.lstrip())
+            )
         except HoldfastError:
             return
         for found in offered:
             yield found
 
-    async def _offered(self, takes: Takes, prefix: str) -> list[Completion]:
+    async def _argument_completions(self, takes: ArgumentKind, prefix: str) -> list[Completion]:
         if takes == "session":
-            page = await self._talk.desk.store.sessions(text=prefix or None, limit=_MOST)
+            page = await self._chat.context.store.sessions(text=prefix or None, limit=_MAX_SESSIONS)
             return [_session(info, prefix) for info in page]
-        if takes == "point" and self._talk.desk.session is not None:
-            info = await self._talk.desk.session.info()
-            named = [point for point in save_points.points(info) if point.name.startswith(prefix)]
+        if takes == "point" and self._chat.context.session is not None:
+            info = await self._chat.context.session.info()
+            named = [
+                point for point in save_points.save_points(info) if point.name.startswith(prefix)
+            ]
             return [
                 _plain(point.name, prefix, f"message {point.seq}")
                 for point in named
-                if visible(point.name) == point.name
+                if sanitize(point.name) == point.name
             ]
         if takes == "model":
             return [_plain(name, prefix, "") for name in _MODELS if name.startswith(prefix)]
@@ -82,7 +88,7 @@ class ChatCompleter(Completer):
 def _commands(prefix: str) -> Iterable[Completion]:
     for command in COMMANDS.values():
         if command.name.startswith(prefix.lower()):
-            given = f" {command.given}" if command.given else ""
+            given = f" {command.usage}" if command.usage else ""
             yield Completion(
                 f"/{command.name}",
                 start_position=-len(prefix) - 1,
@@ -93,8 +99,8 @@ def _commands(prefix: str) -> Iterable[Completion]:
 
 def _session(info: SessionInfo, prefix: str) -> Completion:
     """Complete a session by its key or id, and describe it by age and title."""
-    key = info.key if info.key and typeable(info.key) else info.id
-    known = visible(words(info.title or info.preview or "", 50))
+    key = info.key if info.key and is_typeable(info.key) else info.id
+    known = sanitize(shorten(info.title or info.preview or "", 50))
     return _plain(key, prefix, f"{ago(info.updated_at)}  {known}")
 
 

@@ -17,21 +17,21 @@ from holdfast.agent.tools.protocol import Ask
 from holdfast.aio.session import AsyncSession
 from holdfast.cli.chat import approvals, resume_banner, slash_commands
 from holdfast.cli.chat.approvals import Approvals
-from holdfast.cli.chat.chat_context import Desk
-from holdfast.cli.chat.turn_view import Drawing
+from holdfast.cli.chat.chat_context import ChatContext
+from holdfast.cli.chat.turn_view import TurnView
 from holdfast.cli.errors import what_happened
-from holdfast.cli.output.humanize import words
+from holdfast.cli.output.humanize import shorten
 from holdfast.cli.output.screen import Screen
-from holdfast.cli.signals import Signals
+from holdfast.cli.signals import SignalHandler
 from holdfast.errors import HoldfastError, ModelFailed, ModelMissing, SessionBusy
 from holdfast.values import Content, Message, Recovered, to_parts
 
-_SOON: Final = 0.02  # seconds
-_GO_ON: Final = "Go on where you were interrupted."
+_POLL_S: Final = 0.02  # seconds
+_CONTINUE_TEXT: Final = "Go on where you were interrupted."
 _NO_MODEL: Final = "Until then you can read, search and switch sessions; /model chooses a model."
 
 
-class Front(Protocol):
+class View(Protocol):
     """The input and output of a chat."""
 
     interactive: bool  # A user is present to answer questions.
@@ -43,23 +43,23 @@ class Front(Protocol):
     def show(self) -> None:
         """Flush permanent output and redraw the live area."""
 
-    def drawing(self) -> Drawing:
+    def drawing(self) -> TurnView:
         """Return the object that draws turns."""
 
     async def ask(self, label: str) -> str | None:
         """Ask the user for a line; `None` if no user is present."""
 
-    async def pick(self, chat: Talk, text: str) -> str | None:
+    async def pick(self, chat: ChatController, text: str) -> str | None:
         """Let the user choose a session; return its id, or `None`."""
 
     def leave(self) -> None:
         """End the chat."""
 
-    async def run(self, start_options: Wanted, signals: Signals) -> int:
+    async def run(self, start_options: StartOptions, signals: SignalHandler) -> int:
         """Run until the user quits, the input ends or a signal arrives; return the exit code."""
 
 
-class Wanted(NamedTuple):
+class StartOptions(NamedTuple):
     """Which session to open; by default the latest one."""
 
     new: bool = False
@@ -69,90 +69,90 @@ class Wanted(NamedTuple):
     chain: bool = False
 
     @property
-    def names_none(self) -> bool:
+    def is_unspecified(self) -> bool:
         """True if no session was named."""
         return self.resume is None and self.fork is None
 
 
-class Talk:
+class ChatController:
     """The controller of a chat."""
 
-    def __init__(self, context: Desk, view: Front) -> None:
-        self.desk = context
-        self.front = view
+    def __init__(self, context: ChatContext, view: View) -> None:
+        self.context = context
+        self.view = view
         self.running = False
         self.stopping = False
-        self._stopper: asyncio.Future[None] | None = None
-        self.waiting: list[str] = []  # input queued for the next turn
-        self.trouble: HoldfastError | None = None  # why the last message was not answered
-        self.drawing = view.drawing()
-        self._approvals = Approvals(self._show_ask, self._ask)
-        context.approved_by(self._approvals)
+        self._stop_task: asyncio.Future[None] | None = None
+        self.queued: list[str] = []  # input queued for the next turn
+        self.last_error: HoldfastError | None = None  # why the last message was not answered
+        self.turn_view = view.drawing()
+        self._approvals = Approvals(self._show_request, self._ask)
+        context.set_approver(self._approvals)
 
     @property
     def out(self) -> Screen:
         """The screen for permanent output."""
-        return self.front.out
+        return self.view.out
 
     # -------------------------------------------------------------------------------- opening
 
-    async def open(self, start_options: Wanted) -> None:
+    async def open(self, start_options: StartOptions) -> None:
         """Choose the model, open the session, and print its state."""
         await self._choose_model()
-        self.front.show()
-        session = await self._find(start_options)
+        self.view.show()
+        session = await self._find_session(start_options)
         if session is None:
             self.out.line("a new conversation", (" · /help lists the commands", "dim"))
         elif start_options.fork is None and start_options.chain:
-            await self.show_place(session)
-            await self.desk.continue_in_new(session)
-            self.waiting.clear()
+            await self.show_banner(session)
+            await self.context.continue_in_new(session)
+            self.queued.clear()
         else:
             forked = f"forked from {start_options.fork}:"
             await self.open_session(session, how=forked if start_options.fork else "continuing")
-        notice = await self.desk.tidy()
+        notice = await self.context.apply_retention()
         if notice is not None:
-            self.note(notice)
-        self.front.show()
+            self.print_note(notice)
+        self.view.show()
 
     async def _choose_model(self) -> None:
         try:
-            await self.desk.choose_model(None)
+            await self.context.choose_model(None)
         except ModelMissing as error:
-            self.tell(error)
+            self.print_error(error)
             self.out.line((_NO_MODEL, "dim"))
             return
-        self.draw_model()
+        self.print_model()
 
-    async def _find(self, start_options: Wanted) -> AsyncSession | None:
+    async def _find_session(self, start_options: StartOptions) -> AsyncSession | None:
         if start_options.fork is not None:
-            parent = await self.desk.store.get(start_options.fork)
+            parent = await self.context.store.get(start_options.fork)
             return await slash_commands.fork_at(parent, start_options.at)
         if start_options.resume is not None:
-            return await self.desk.store.get(start_options.resume)
-        return None if start_options.new else await self.desk.latest()
+            return await self.context.store.get(start_options.resume)
+        return None if start_options.new else await self.context.latest()
 
     async def open_session(self, session: AsyncSession, *, how: str = "continuing") -> None:
         """Continue a session and print its state; after a crash, ask the user what to do."""
-        note = await self.desk.open(session)
-        recovered = await self.show_place(session, how=how)
+        note = await self.context.open(session)
+        recovered = await self.show_banner(session, how=how)
         if note is not None:
-            self.note(note)
-        if recovered is not None and self.front.interactive:
-            self.front.show()
-            await self._after_crash(await self.front.ask(resume_banner.CHOICES))
+            self.print_note(note)
+        if recovered is not None and self.view.interactive:
+            self.view.show()
+            await self._after_crash(await self.view.ask(resume_banner.CHOICES))
 
-    async def show_place(
+    async def show_banner(
         self, session: AsyncSession, *, how: str = "continuing"
     ) -> Recovered | None:
         """Recover a turn that a crash left open, and print the session's state."""
         try:
             recovered = await session.recover()
         except SessionBusy as error:
-            self.tell(error)
+            self.print_error(error)
             recovered = None
-        state = await resume_banner.look(session, recovered)
-        self.waiting = [item.message.text for item in state.queued]
+        state = await resume_banner.load_state(session, recovered)
+        self.queued = [item.message.text for item in state.queued]
         resume_banner.draw(self.out, state, how=how)
         return recovered
 
@@ -161,163 +161,165 @@ class Talk:
             case "":
                 return
             case "c" | "continue":
-                await self.say(Message.user(_GO_ON, metadata={"injected": "continue"}))
+                await self.send(Message.user(_CONTINUE_TEXT, metadata={"injected": "continue"}))
             case "r" | "retry":
-                await self.command("retry", "")
+                await self.run_command("retry", "")
             case "d" | "drop":
-                await self.command("undo", "")
+                await self.run_command("undo", "")
             case _:
-                await self.enter(answer or "")
+                await self.handle_line(answer or "")
 
     # -------------------------------------------------------------------------------- entering
 
-    async def enter(self, text: str) -> None:
+    async def handle_line(self, text: str) -> None:
         """Handle a line of input: a command or a message."""
         command = slash_commands.parse(text)
         if command is not None:
-            self.drawing.show_said(text)
-            await self.command(*command)
+            self.turn_view.show_said(text)
+            await self.run_command(*command)
             return
-        message = slash_commands.spoken(text)
-        self.drawing.show_said(message)
-        self.front.show()
+        message = slash_commands.unescape(text)
+        self.turn_view.show_said(message)
+        self.view.show()
         try:
-            await self.say(message)
+            await self.send(message)
         except HoldfastError as error:
-            self.trouble = error
-            self.tell(error)
-            self.front.show()
+            self.last_error = error
+            self.print_error(error)
+            self.view.show()
 
-    async def command(self, name: str, rest: str) -> None:
+    async def run_command(self, name: str, rest: str) -> None:
         """Run a command, and print its error if it fails."""
         try:
             await slash_commands.run(self, name, rest)
         except HoldfastError as error:
-            self.tell(error)
+            self.print_error(error)
         finally:
-            self.front.show()
+            self.view.show()
 
     async def queue(self, text: str) -> None:
         """Store a message for the next turn."""
-        await (await self.desk.in_session()).enqueue(text)
-        self.waiting.append(text)
+        await (await self.context.ensure_session()).enqueue(text)
+        self.queued.append(text)
 
-    async def say_waiting(self) -> None:
+    async def send_queued(self) -> None:
         """Send the queued messages, if there are any."""
-        if self.waiting:
-            await self.say(None)
+        if self.queued:
+            await self.send(None)
 
-    async def say(self, content: Content | Message | None) -> None:
+    async def send(self, content: Content | Message | None) -> None:
         """Send a message to the agent, then the messages that were queued meanwhile."""
-        if self.desk.agent is None:
-            await self._without_model(content)
+        if self.context.agent is None:
+            await self._keep_for_later(content)
             return
-        session = await self.desk.in_session()
-        go_on = await self._turn(session, content)
+        session = await self.context.ensure_session()
+        go_on = await self._run_turn(session, content)
         while go_on and await session.queued():
-            go_on = await self._turn(session, None)
+            go_on = await self._run_turn(session, None)
 
-    async def _without_model(self, content: Content | Message | None) -> None:
+    async def _keep_for_later(self, content: Content | Message | None) -> None:
         """Queue a message that cannot be answered, so that it need not be typed again."""
         try:
             self.agent()
         except ModelMissing as error:
-            self.trouble = error
-            self.tell(error)
+            self.last_error = error
+            self.print_error(error)
         if isinstance(content, str):
             await self.queue(content)
-            self.note("your message is kept, and will be sent with the next one")
+            self.print_note("your message is kept, and will be sent with the next one")
 
-    async def _turn(self, session: AsyncSession, content: Content | Message | None) -> bool:
+    async def _run_turn(self, session: AsyncSession, content: Content | Message | None) -> bool:
         """Run a turn; true if queued input may follow."""
         agent = self.agent()
         self._approvals.session_id = session.id
-        self.running, self.stopping, self.trouble = True, False, None
-        self.drawing.begin(_text(content))
+        self.running, self.stopping, self.last_error = True, False, None
+        self.turn_view.begin(_displayed_text(content))
         try:
-            stream = agent.stream(session, content, run_id=self.desk.run_id)
+            stream = agent.stream(session, content, run_id=self.context.run_id)
             async with aclosing(stream) as events:
                 async for event in events:
-                    self._taken(event)
-                    self.drawing.take(event)
+                    self._remove_queued(event)
+                    self.turn_view.take(event)
                     if not isinstance(event, TextDelta | ThinkingDelta):
-                        self.front.show()  # The view polls for growing text by itself.
+                        self.view.show()  # The view polls for growing text by itself.
         except ModelFailed as error:
-            self.trouble = error  # `TurnEnded` has printed it.
+            self.last_error = error  # `TurnEnded` has printed it.
             return False
         except HoldfastError as error:
-            self.trouble = error
-            await self._not_said(content, error)
+            self.last_error = error
+            await self._turn_refused(content, error)
             return False
         finally:
             self.running = False
-            if self._stopper is not None:
-                self._stopper.cancel()
-            self.drawing.end(stopped=self.stopping)
-            self.front.show()
-        if self.stopping and self.waiting:
-            self.note(f"queued, and sent with your next message: {words(self.waiting[0])}")
+            if self._stop_task is not None:
+                self._stop_task.cancel()
+            self.turn_view.end(stopped=self.stopping)
+            self.view.show()
+        if self.stopping and self.queued:
+            self.print_note(f"queued, and sent with your next message: {shorten(self.queued[0])}")
         return not self.stopping
 
-    def _taken(self, event: Event) -> None:
+    def _remove_queued(self, event: Event) -> None:
         """Remove a message from the queue that was sent now."""
-        if isinstance(event, UserSaid) and event.message.text in self.waiting:
-            self.waiting.remove(event.message.text)
+        if isinstance(event, UserSaid) and event.message.text in self.queued:
+            self.queued.remove(event.message.text)
 
-    async def _not_said(self, content: Content | Message | None, error: HoldfastError) -> None:
+    async def _turn_refused(self, content: Content | Message | None, error: HoldfastError) -> None:
         """Print why a turn could not start; queue the message if the session is busy."""
-        self.tell(error)
+        self.print_error(error)
         if isinstance(error, SessionBusy) and isinstance(content, str):
             await self.queue(content)
-            self.note("your message is kept, and will be sent with the next turn")
+            self.print_note("your message is kept, and will be sent with the next turn")
 
     def stop(self, reason: str = "stopped by the user") -> bool:
         """Stop the running turn; false if there is none."""
-        if not self.running or self.desk.agent is None:
+        if not self.running or self.context.agent is None:
             return False
         if not self.stopping:
             self.stopping = True
-            self._stopper = asyncio.ensure_future(self._insist(reason))
+            self._stop_task = asyncio.ensure_future(self._cancel_until_stopped(reason))
         return True
 
-    async def _insist(self, reason: str) -> None:
+    async def _cancel_until_stopped(self, reason: str) -> None:
         """Cancel until it takes effect: a turn cannot be cancelled before it has started."""
         agent = self.agent()
         while self.running and not agent.cancel(reason):  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(_SOON)
+            await asyncio.sleep(_POLL_S)
 
     # --------------------------------------------------------------------------------- printing
 
     def agent(self) -> AsyncAgent:
         """Return the agent; raise `ModelMissing` with what the model needs if there is none."""
-        if self.desk.agent is None:
-            raise self.desk.missing or ModelMissing("no model is chosen; /model NAME chooses one")
-        return self.desk.agent
+        if self.context.agent is None:
+            raise self.context.missing_model or ModelMissing(
+                "no model is chosen; /model NAME chooses one"
+            )
+        return self.context.agent
 
-    def draw_model(self) -> None:
+    def print_model(self) -> None:
         """Print which model answers, and why it was chosen."""
-        name, choice = self.agent().model.name, self.desk.choice
+        name, choice = self.agent().model.name, self.context.choice
         why = "" if choice is None else f" ({choice.why})"
         self.out.line(("holdfast", "bold cyan"), f" with {name}", (why, "dim"))
 
-    def tell(self, error: HoldfastError) -> None:
+    def print_error(self, error: HoldfastError) -> None:
         """Print an error."""
         self.out.body(what_happened(error), style="red")
 
-    def note(self, text: str, style: str = "dim") -> None:
+    def print_note(self, text: str, style: str = "dim") -> None:
         """Print a note about what was done."""
         self.out.body(text, style=style)
 
-    def _show_ask(self, ask: Ask) -> None:
-        self.drawing.settle()
-        approvals.show(self.out, ask)
-        self.front.show()
+    def _show_request(self, ask: Ask) -> None:
+        self.turn_view.print_finished()
+        approvals.print_request(self.out, ask)
+        self.view.show()
 
     async def _ask(self, label: str) -> str | None:
-        return await self.front.ask(label)
+        return await self.view.ask(label)
 
 
-def _text(content: Content | Message | None) -> str | None:
+def _displayed_text(content: Content | Message | None) -> str | None:
     """Return the text of a message, which is on the screen already."""
     if content is None:
         return None

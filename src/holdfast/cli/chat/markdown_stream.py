@@ -13,13 +13,13 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.cli.output.sanitize_stream import Flow
+from holdfast.cli.output.sanitize_stream import StreamSanitizer
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-_LONGEST: Final = 4_000  # characters
-_LOOKED_AT: Final = 2_500  # characters: more do not fit on a screen
+_MAX_BLOCK_CHARS: Final = 4_000  # characters
+_MAX_LIVE_CHARS: Final = 2_500  # characters: more do not fit on a screen
 _LINE: Final = re.compile(r"\n(?=\S)")  # not in the middle of a list's item
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})[^\n]*\n")
 
@@ -33,18 +33,18 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark").enable("table").disable(("html_block", "reference", "inline"))
 
 
-class Block(NamedTuple):
+class MarkdownBlock(NamedTuple):
     """A block; one that `joins` continues the block before it, which was cut."""
 
     text: str
     joins: bool
 
 
-class Growing:
+class MarkdownStream:
     """Splits a streamed text into blocks, and escapes control characters in it."""
 
     def __init__(self) -> None:
-        self._flow = Flow()
+        self._flow = StreamSanitizer()
         self._open = ""
         self._joins = False
         self._new_lines = False
@@ -55,43 +55,43 @@ class Growing:
         return bool(self._open.strip())
 
     @property
-    def end(self) -> Block:
+    def tail(self) -> MarkdownBlock:
         """The end of the unfinished block: as much as fits on a screen."""
-        if len(self._open) <= _LOOKED_AT:
-            return Block(self._open.rstrip("\n"), self._joins)
+        if len(self._open) <= _MAX_LIVE_CHARS:
+            return MarkdownBlock(self._open.rstrip("\n"), self._joins)
         fence = _FENCE.match(self._open)
-        at = self._open.find("\n" if fence else " ", len(self._open) - _LOOKED_AT) + 1
+        at = self._open.find("\n" if fence else " ", len(self._open) - _MAX_LIVE_CHARS) + 1
         before = f"{fence[1]}\n" if fence and at > fence.end() else ""
-        return Block(f"{before}{self._open[at:]}".rstrip("\n"), joins=True)
+        return MarkdownBlock(f"{before}{self._open[at:]}".rstrip("\n"), joins=True)
 
     def write(self, text: str) -> None:
         """Append the next chunk of the text."""
         self._open += self._flow.write(text)
         self._new_lines = self._new_lines or "\n" in text
 
-    def take_done(self) -> list[Block]:
+    def take_finished(self) -> list[MarkdownBlock]:
         """Return the newly finished blocks."""
-        if not self._new_lines and len(self._open) <= _LONGEST:
+        if not self._new_lines and len(self._open) <= _MAX_BLOCK_CHARS:
             return []
         self._new_lines = False
-        done = self._take_whole()
-        if len(self._open) > _LONGEST:
+        done = self._take_followed()
+        if len(self._open) > _MAX_BLOCK_CHARS:
             done.append(self._cut())
         return done
 
-    def take_rest(self) -> Block:
+    def take_rest(self) -> MarkdownBlock:
         """Return the unfinished block, at the end of the text."""
-        rest = Block(self._open + self._flow.end(), self._joins)
+        rest = MarkdownBlock(self._open + self._flow.end(), self._joins)
         self._open, self._joins = "", False
         return rest
 
-    def _take_whole(self) -> list[Block]:
+    def _take_followed(self) -> list[MarkdownBlock]:
         """Remove and return the blocks that another one follows."""
         lines = self._open[: self._open.rfind("\n") + 1].splitlines(keepends=True)
         starts = [0, *self._starts("".join(lines))[1:]]
         done = []
         for start, end in pairwise(starts):
-            done.append(Block("".join(lines[start:end]), self._joins))
+            done.append(MarkdownBlock("".join(lines[start:end]), self._joins))
             self._joins = False
             self._open = self._open[len(done[-1].text) :]
         return done
@@ -104,16 +104,16 @@ class Growing:
             if token.level == 0 and token.nesting >= 0 and token.map and token.type != "inline"
         ]
 
-    def _cut(self) -> Block:
+    def _cut(self) -> MarkdownBlock:
         """Cut a block that is too long; return its first part."""
         fence = _FENCE.match(self._open)
-        at = self._place_to_cut(inside_code=fence is not None)
+        at = self._cut_position(inside_code=fence is not None)
         done, rest = self._open[:at], self._open[at:]
         self._open = f"{fence[1]}\n{rest}" if fence else rest
         joined, self._joins = self._joins, True
-        return Block(f"{done}{fence[1]}" if fence else done, joined)
+        return MarkdownBlock(f"{done}{fence[1]}" if fence else done, joined)
 
-    def _place_to_cut(self, *, inside_code: bool) -> int:
+    def _cut_position(self, *, inside_code: bool) -> int:
         """Return the last position to cut at: a line outside of a list item, a line, or a word."""
         text = self._open
         found = None if inside_code else list(_LINE.finditer(text))

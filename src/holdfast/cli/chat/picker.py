@@ -27,18 +27,18 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
 
 from holdfast.cli.chat import resume_banner
-from holdfast.cli.chat.chat_context import Desk
+from holdfast.cli.chat.chat_context import ChatContext
 from holdfast.cli.chat.turn_view import MARK
 from holdfast.cli.output.humanize import count
-from holdfast.cli.output.screen import Screen, Terminal, cells, plain
-from holdfast.cli.output.transcript import Messages
+from holdfast.cli.output.screen import Screen, TerminalScreen, cells, sanitized_text
+from holdfast.cli.output.transcript import MessagePrinter
 from holdfast.errors import HoldfastError
 from holdfast.values import Message, SessionInfo
 
-_MOST: Final = 200
-_PREVIEWED: Final = 6
-_PAUSE: Final = 0.05
-_LEAST: Final = 3
+_MAX_SESSIONS: Final = 200
+_PREVIEW_MESSAGES: Final = 6
+_DEBOUNCE_S: Final = 0.05
+_MIN_ROWS: Final = 3
 _STYLE: Final = Style.from_dict(
     {
         "title": "bold ansicyan",
@@ -52,17 +52,17 @@ _STYLE: Final = Style.from_dict(
 class Picker:
     """A list of sessions, and a preview of the selected one."""
 
-    def __init__(self, context: Desk, text: str, output: Output) -> None:
+    def __init__(self, context: ChatContext, text: str, output: Output) -> None:
         """`text` is the initial filter."""
-        self._desk = context
+        self._context = context
         self._everywhere = False
-        self._found: Sequence[SessionInfo] = ()
+        self._sessions: Sequence[SessionInfo] = ()
         self._more = False
-        self._at = 0
-        self._previewed: dict[str, Sequence[Message]] = {}
-        self._told: str | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._filter = Buffer(multiline=False, on_text_changed=lambda _: self._look())
+        self._selected = 0
+        self._previews: dict[str, Sequence[Message]] = {}
+        self._error: str | None = None
+        self._reload_task: asyncio.Task[None] | None = None
+        self._filter = Buffer(multiline=False, on_text_changed=lambda _: self._reload())
         self._filter.text = text
         self._app: Application[str | None] = Application(
             layout=Layout(self._layout(), focused_element=self._filter),
@@ -77,13 +77,13 @@ class Picker:
     async def run(self) -> str | None:
         """Let the user choose a session; return its id, or `None`."""
         try:
-            return await self._app.run_async(pre_run=self._look, handle_sigint=False)
+            return await self._app.run_async(pre_run=self._reload, handle_sigint=False)
         except EOFError:
             return None
         finally:
-            if self._looking is not None:
-                self._looking.cancel()
-                await asyncio.gather(self._looking, return_exceptions=True)
+            if self._reload_task is not None:
+                self._reload_task.cancel()
+                await asyncio.gather(self._reload_task, return_exceptions=True)
 
     def close(self) -> None:
         """Close the picker without a choice."""
@@ -92,45 +92,47 @@ class Picker:
 
     # ------------------------------------------------------------------------------------- reading
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         """Reload the list after a short delay, as the user may type more."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._reload_task is not None:
+            self._reload_task.cancel()
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return  # `run` loads the list first.
-        self._looking = loop.create_task(self._read())
+        self._reload_task = loop.create_task(self._load())
 
-    async def _read(self) -> None:
-        await asyncio.sleep(_PAUSE)
+    async def _load(self) -> None:
+        await asyncio.sleep(_DEBOUNCE_S)
         text = self._filter.text.strip()
-        cwd = None if self._everywhere else self._desk.cwd
+        cwd = None if self._everywhere else self._context.cwd
         try:
-            page = await self._desk.store.sessions(text=text or None, cwd=cwd, limit=_MOST)
-            self._found, self._more, self._told = page.items, page.cursor is not None, None
+            page = await self._context.store.sessions(
+                text=text or None, cwd=cwd, limit=_MAX_SESSIONS
+            )
+            self._sessions, self._more, self._error = page.items, page.cursor is not None, None
         except HoldfastError as error:
-            self._found, self._told = (), str(error)
-        self._at = min(self._at, max(0, len(self._found) - 1))
+            self._sessions, self._error = (), str(error)
+        self._selected = min(self._selected, max(0, len(self._sessions) - 1))
         self._app.invalidate()
         await self._preview()
 
     async def _preview(self) -> None:
-        info = self._chosen()
-        if info is None or info.id in self._previewed:
+        info = self._selected_session()
+        if info is None or info.id in self._previews:
             return
         try:
-            session = await self._desk.store.get(info.id)
-            self._previewed[info.id] = await session.messages(limit=_PREVIEWED)
+            session = await self._context.store.get(info.id)
+            self._previews[info.id] = await session.messages(limit=_PREVIEW_MESSAGES)
         except HoldfastError:
-            self._previewed[info.id] = ()
+            self._previews[info.id] = ()
         self._app.invalidate()
 
-    def _chosen(self) -> SessionInfo | None:
-        return self._found[self._at] if self._found else None
+    def _selected_session(self) -> SessionInfo | None:
+        return self._sessions[self._selected] if self._sessions else None
 
     def _move(self, by: int) -> None:
-        self._at = max(0, min(len(self._found) - 1, self._at + by))
+        self._selected = max(0, min(len(self._sessions) - 1, self._selected + by))
         self._app.create_background_task(self._preview())
 
     # ------------------------------------------------------------------------------------- drawing
@@ -153,8 +155,8 @@ class Picker:
         )
 
     def _heading(self) -> StyleAndTextTuples:
-        number = f"{count(len(self._found), 'session')}{' and more' if self._more else ''}"
-        where = "everywhere" if self._everywhere else f"in {plain(self._desk.cwd)}"
+        number = f"{count(len(self._sessions), 'session')}{' and more' if self._more else ''}"
+        where = "everywhere" if self._everywhere else f"in {sanitized_text(self._context.cwd)}"
         return [("class:title", "sessions"), ("class:faint", f"  {number} {where}")]
 
     def _footer(self) -> StyleAndTextTuples:
@@ -166,25 +168,27 @@ class Picker:
         return self._app.output.get_size().rows
 
     def _list_height(self) -> Dimension:
-        rows = max(_LEAST, self._rows() // 2 - 3)
-        return Dimension.exact(max(1, min(len(self._found) or 1, rows)))
+        rows = max(_MIN_ROWS, self._rows() // 2 - 3)
+        return Dimension.exact(max(1, min(len(self._sessions) or 1, rows)))
 
     def _list(self) -> StyleAndTextTuples:
-        if self._told is not None:
-            return [("class:faint", plain(self._told))]
-        if not self._found:
+        if self._error is not None:
+            return [("class:faint", sanitized_text(self._error))]
+        if not self._sessions:
             return [("class:faint", "no session matches; Tab searches everywhere")]
         rows = self._list_height().preferred
-        first = max(0, min(self._at - rows // 2, len(self._found) - rows))
+        first = max(0, min(self._selected - rows // 2, len(self._sessions) - rows))
         lines: StyleAndTextTuples = []
-        for n, info in enumerate(self._found[first : first + rows], first):
-            style = "class:chosen" if n == self._at else ""
+        for n, info in enumerate(self._sessions[first : first + rows], first):
+            style = "class:chosen" if n == self._selected else ""
             lines.append((style, self._line(info)))
             lines.append(("", "\n"))
         return lines[:-1]
 
     def _line(self, info: SessionInfo) -> str:
-        id, active, turns, title = (plain(span) for span in resume_banner.row(info))
+        id, active, turns, title = (
+            sanitized_text(span) for span in resume_banner.session_row(info)
+        )
         line = f"{id}  {active:>10}  {turns:>4}  {title}"
         columns = self._app.output.get_size().columns
         while cells(line) > columns:
@@ -192,19 +196,19 @@ class Picker:
         return line + " " * (columns - cells(line))
 
     def _preview_text(self) -> AnyFormattedText:
-        info = self._chosen()
-        messages = () if info is None else self._previewed.get(info.id)
+        info = self._selected_session()
+        messages = () if info is None else self._previews.get(info.id)
         if messages is None:
             return [("class:faint", "reading …")]
 
         def draw(screen: Screen) -> None:
-            shown = Messages(screen, {})
+            shown = MessagePrinter(screen, {})
             for message in messages:
                 shown.draw(message)
             shown.end_fold()
 
-        rows = max(_LEAST, self._rows() - self._list_height().preferred - 5)
-        return ANSI("\n".join(drawn(draw).rstrip("\n").split("\n")[-rows:]))
+        rows = max(_MIN_ROWS, self._rows() - self._list_height().preferred - 5)
+        return ANSI("\n".join(render(draw).rstrip("\n").split("\n")[-rows:]))
 
     # ---------------------------------------------------------------------------------------- keys
 
@@ -222,14 +226,14 @@ class Picker:
 
         @keys.add("enter")
         def _open(event: KeyPressEvent) -> None:
-            chosen = self._chosen()
+            chosen = self._selected_session()
             if chosen is not None:
                 event.app.exit(result=chosen.id)
 
         @keys.add("tab")
         def _other(event: KeyPressEvent) -> None:  # noqa: ARG001 - prompt_toolkit's own
             self._everywhere = not self._everywhere
-            self._look()
+            self._reload()
 
         @keys.add("escape", eager=True)
         @keys.add("c-c")
@@ -240,8 +244,8 @@ class Picker:
         return keys
 
 
-def drawn(draw: Callable[[Screen], None]) -> str:
+def render(draw: Callable[[Screen], None]) -> str:
     """Return what `draw` draws, as text with a terminal's escape sequences."""
     text = io.StringIO()
-    draw(Terminal(text))
+    draw(TerminalScreen(text))
     return text.getvalue()

@@ -18,25 +18,25 @@ from typing import Final
 
 from holdfast.agent import events
 from holdfast.cli.chat import resume_banner
-from holdfast.cli.chat.chat_context import Desk
-from holdfast.cli.chat.controller import Talk, Wanted
-from holdfast.cli.chat.turn_view import MARK, Drawing
+from holdfast.cli.chat.chat_context import ChatContext
+from holdfast.cli.chat.controller import ChatController, StartOptions
+from holdfast.cli.chat.turn_view import MARK, TurnView
 from holdfast.cli.errors import exit_code
-from holdfast.cli.output.sanitize_stream import Flow
-from holdfast.cli.output.screen import Pipe, Screen
-from holdfast.cli.signals import Signals, why
+from holdfast.cli.output.sanitize_stream import StreamSanitizer
+from holdfast.cli.output.screen import PlainScreen, Screen
+from holdfast.cli.signals import SignalHandler, describe
 
-_LISTED: Final = 20
-_AHEAD: Final = 16  # lines read ahead
+_MAX_SESSIONS: Final = 20
+_MAX_QUEUED_LINES: Final = 16  # lines read ahead
 
 
-class PlainDrawing(Drawing):
+class PlainTurnView(TurnView):
     """Writes the reply as it arrives; there is no live area."""
 
-    def __init__(self, out: Pipe) -> None:
+    def __init__(self, out: PlainScreen) -> None:
         super().__init__(lambda: out)
-        self._flow = Flow()
-        self._begun = self._new_line = False
+        self._flow = StreamSanitizer()
+        self._reply_started = self._ends_with_newline = False
 
     def take(self, event: events.Event) -> None:
         """Draw an event; write the text of a reply at once."""
@@ -44,9 +44,9 @@ class PlainDrawing(Drawing):
             super().take(event)
             return
         self._end_thinking()
-        if not self._begun:
-            self._apart("text", alone=True)
-            self._begun = True
+        if not self._reply_started:
+            self._separate("text", alone=True)
+            self._reply_started = True
         self._write(self._flow.write(event.text))
 
     def show_said(self, text: str) -> None:
@@ -54,34 +54,34 @@ class PlainDrawing(Drawing):
 
     def _end_reply(self) -> None:
         super()._end_reply()
-        if self._begun:
+        if self._reply_started:
             self._write(self._flow.end())
-            self._write("" if self._new_line else "\n")
-            self._begun = self._new_line = False
+            self._write("" if self._ends_with_newline else "\n")
+            self._reply_started = self._ends_with_newline = False
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
-        self._new_line = text.endswith("\n") if text else self._new_line
+        self._ends_with_newline = text.endswith("\n") if text else self._ends_with_newline
 
 
-class Plain:
+class PlainView:
     """The view of a chat on standard input and output."""
 
-    def __init__(self, context: Desk) -> None:
+    def __init__(self, context: ChatContext) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue(_AHEAD)
-        self._out = Pipe(sys.stdout)
-        self._drawing = PlainDrawing(self._out)
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue(_MAX_QUEUED_LINES)
+        self._out = PlainScreen(sys.stdout)
+        self._drawing = PlainTurnView(self._out)
         self._leaving = asyncio.Event()
-        self.talk = Talk(context, self)
+        self.chat = ChatController(context, self)
 
     @property
     def out(self) -> Screen:
         """The screen for output."""
         return self._out
 
-    def drawing(self) -> Drawing:
+    def drawing(self) -> TurnView:
         """Return the object that draws turns."""
         return self._drawing
 
@@ -96,40 +96,40 @@ class Plain:
         self._out.line(f"  {label}")
         return await self._next()
 
-    async def pick(self, chat: Talk, text: str) -> str | None:
+    async def pick(self, chat: ChatController, text: str) -> str | None:
         """Print the sessions; the user opens one with /resume."""
-        page = await chat.desk.store.sessions(text=text or None, limit=_LISTED)
+        page = await chat.context.store.sessions(text=text or None, limit=_MAX_SESSIONS)
         resume_banner.draw_sessions(self._out, page.items)
         return None
 
     def leave(self) -> None:
         """Stop reading lines."""
         self._leaving.set()
-        self.talk.stop("the chat was closed")
+        self.chat.stop("the chat was closed")
 
-    async def run(self, start_options: Wanted, signals: Signals) -> int:
+    async def run(self, start_options: StartOptions, signals: SignalHandler) -> int:
         """Answer lines until the input ends or a signal arrives; return the exit code."""
         loop = asyncio.get_running_loop()
 
         def end(received: signal.Signals) -> None:
             self._leaving.set()
-            self.talk.stop(why(received))
+            self.chat.stop(describe(received))
 
         def on_signal(received: signal.Signals) -> bool:
-            if received == signal.SIGINT and self.interactive and self.talk.running:
-                loop.call_soon_threadsafe(self.talk.stop)
+            if received == signal.SIGINT and self.interactive and self.chat.running:
+                loop.call_soon_threadsafe(self.chat.stop)
                 return True
             loop.call_soon_threadsafe(end, received)
             return False
 
-        with signals.telling(on_signal):
-            _read_into(self._lines, loop)
-            await self.talk.open(start_options)
+        with signals.notifying(on_signal):
+            _start_reader(self._lines, loop)
+            await self.chat.open(start_options)
             while (line := await self._next()) is not None:
                 if line.strip():
-                    await self.talk.enter(line.strip())
+                    await self.chat.handle_line(line.strip())
                     self.show()
-        return 0 if self.talk.trouble is None else exit_code(self.talk.trouble)
+        return 0 if self.chat.last_error is None else exit_code(self.chat.last_error)
 
     async def _next(self) -> str | None:
         """Return the next line; `None` at the end of the input, or when the chat is closed."""
@@ -144,7 +144,7 @@ class Plain:
         return getting.result() if getting in done else None
 
 
-def _read_into(lines: asyncio.Queue[str | None], loop: asyncio.AbstractEventLoop) -> None:
+def _start_reader(lines: asyncio.Queue[str | None], loop: asyncio.AbstractEventLoop) -> None:
     """Read standard input in a thread, as a blocking read cannot be cancelled."""
 
     def put(line: bytes | None) -> None:

@@ -10,26 +10,30 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from holdfast.aio.session import AsyncSession
-from holdfast.cli.chat.turn_view import MARK, plainly
-from holdfast.cli.output.humanize import ago, count, short, words
+from holdfast.cli.chat.turn_view import MARK, without_error_class
+from holdfast.cli.output.humanize import ago, count, short_id, shorten
 from holdfast.cli.output.screen import Column, Screen, Span
-from holdfast.cli.output.transcript import one_line
+from holdfast.cli.output.transcript import message_preview
 from holdfast.values import Message, QueuedInput, Recovered, SessionInfo, TurnInfo
 
-_LOOKED_AT: Final = 60  # messages, to find the last exchange
-_ANSWER: Final = 400  # of the last reply
-_ANSWER_LINES: Final = 4
-_GOES_ON: Final = "(continues with your next message; /goal cancel ends it)"
+_MAX_MESSAGES: Final = 60  # messages, to find the last exchange
+_MAX_ANSWER_CHARS: Final = 400  # of the last reply
+_MAX_ANSWER_LINES: Final = 4
+_GOAL_HINT: Final = "(continues with your next message; /goal cancel ends it)"
 _COLUMNS: Final = (
     Column("ID", whole=True),
     Column("ACTIVE", right=True, whole=True),
     Column("TURNS", right=True, whole=True, extra=1),
     Column("TITLE"),
 )
-_ENDS: Final = {"cancelled": "was stopped", "failed": "failed", "interrupted": "was interrupted"}
+_OUTCOMES: Final = {
+    "cancelled": "was stopped",
+    "failed": "failed",
+    "interrupted": "was interrupted",
+}
 
 
-class Place(NamedTuple):
+class ResumeState(NamedTuple):
     """The state of a session when it is opened."""
 
     info: SessionInfo
@@ -39,89 +43,91 @@ class Place(NamedTuple):
     recovered: Recovered | None = None
 
     @property
-    def asked(self) -> Message | None:
+    def last_input(self) -> Message | None:
         """The last message of the user."""
-        return next((m for m in reversed(self.newest) if is_said(m)), None)
+        return next((m for m in reversed(self.newest) if is_user_input(m)), None)
 
 
-def is_said(message: Message) -> bool:
+def is_user_input(message: Message) -> bool:
     """True if the user wrote this message, rather than a program on their behalf."""
     hidden = any(message.metadata.get(flag) for flag in ("hidden", "injected"))
     return message.role == "user" and not hidden
 
 
-async def look(session: AsyncSession, recovered: Recovered | None = None) -> Place:
+async def load_state(session: AsyncSession, recovered: Recovered | None = None) -> ResumeState:
     """Read the state of a session."""
-    return Place(
+    return ResumeState(
         await session.info(),
-        await session.messages(limit=_LOOKED_AT),
+        await session.messages(limit=_MAX_MESSAGES),
         await session.turns(limit=1),
         await session.queued(),
         recovered,
     )
 
 
-def name(info: SessionInfo) -> str:
+def display_name(info: SessionInfo) -> str:
     """Return a session's title, key or preview in quotes, else its short id."""
     label = info.title or info.key or info.preview
-    return f"'{words(label, 60)}'" if label else short(info.id)
+    return f"'{shorten(label, 60)}'" if label else short_id(info.id)
 
 
-def draw(out: Screen, state: Place, *, how: str = "continuing") -> None:
+def draw(out: Screen, state: ResumeState, *, how: str = "continuing") -> None:
     """Print the banner of a session."""
     info = state.info
-    facts = [name(info), ago(info.updated_at), count(info.turns, "turn")]
+    facts = [display_name(info), ago(info.updated_at), count(info.turns, "turn")]
     out.line((f"{how} ", ""), (", ".join(facts), "bold"), ("; /new for a fresh one", "dim"))
     if state.recovered is not None:
         draw_interrupted(out, state, state.recovered)
     else:
         _draw_exchange(out, state)
     if info.goal is not None and info.goal.state == "active":
-        out.line(("  goal: ", "cyan"), f"{words(info.goal.objective)} ", (_GOES_ON, "dim"))
+        out.line(("  goal: ", "cyan"), f"{shorten(info.goal.objective)} ", (_GOAL_HINT, "dim"))
     for item in state.queued:
-        out.brief(("  queued for your next message: ", "yellow"), words(item.message.text))
+        out.truncated_line(
+            ("  queued for your next message: ", "yellow"), shorten(item.message.text)
+        )
 
 
-def _draw_exchange(out: Screen, state: Place) -> None:
+def _draw_exchange(out: Screen, state: ResumeState) -> None:
     """Print the last message of the user, and the answer."""
-    last_input = state.asked
+    last_input = state.last_input
     if last_input is None:
         return
     out.line()
-    out.brief((MARK, "cyan"), (words(last_input.text), ""))
+    out.truncated_line((MARK, "cyan"), (shorten(last_input.text), ""))
     behind = [m for m in state.newest if (m.seq or 0) > (last_input.seq or 0)]
     answer = next((m for m in reversed(behind) if m.role == "assistant" and m.text.strip()), None)
     if answer is not None:
         out.body(_cut(answer.text), style="dim")
     elif behind:
-        out.brief(("  ", ""), (one_line(behind[-1]), "dim"))
+        out.truncated_line(("  ", ""), (message_preview(behind[-1]), "dim"))
     last = state.turns[-1] if state.turns else None
-    if last is not None and last.state in _ENDS:
-        why = f": {plainly(last.error)}" if last.error else ""
-        out.brief((f"  the last turn {_ENDS[last.state]}{why}", "yellow"))
+    if last is not None and last.state in _OUTCOMES:
+        why = f": {without_error_class(last.error)}" if last.error else ""
+        out.truncated_line((f"  the last turn {_OUTCOMES[last.state]}{why}", "yellow"))
 
 
 def _cut(text: str) -> str:
-    lines = text.strip()[:_ANSWER].splitlines()
-    shown = "\n".join(lines[:_ANSWER_LINES]).rstrip()
+    lines = text.strip()[:_MAX_ANSWER_CHARS].splitlines()
+    shown = "\n".join(lines[:_MAX_ANSWER_LINES]).rstrip()
     return shown if len(shown) == len(text.strip()) else f"{shown} …"
 
 
 # ------------------------------------------------------------------------------- after a crash
 
 
-def draw_interrupted(out: Screen, state: Place, found: Recovered) -> None:
+def draw_interrupted(out: Screen, state: ResumeState, found: Recovered) -> None:
     """Print what a crash interrupted, and what was kept."""
     out.line()
     out.line(("The last turn was interrupted", "bold yellow"), f", started {ago(found.since)}.")
-    if state.asked is not None:
-        out.brief((MARK, "cyan"), words(state.asked.text))
-    kept = list(_kept(state, found))
+    if state.last_input is not None:
+        out.truncated_line((MARK, "cyan"), shorten(state.last_input.text))
+    kept = list(_kept_facts(state, found))
     for label, what in kept or [("kept", "what you said")]:
         out.fact(f"  {label:<9}", what)
 
 
-def _kept(state: Place, found: Recovered) -> Sequence[tuple[str, str]]:
+def _kept_facts(state: ResumeState, found: Recovered) -> Sequence[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     partial = found.partial
     if partial is not None and partial.text.strip():
@@ -141,15 +147,15 @@ def _kept(state: Place, found: Recovered) -> Sequence[tuple[str, str]]:
 
 
 def _end(text: str) -> str:
-    return words(text[-200:], 1000)[-80:].lstrip()
+    return shorten(text[-200:], 1000)[-80:].lstrip()
 
 
 CHOICES: Final = "c continue · r retry · d drop · Enter leave it"
 
 
-def leaving(info: SessionInfo, command: str) -> list[Span]:
+def resume_hint(info: SessionInfo, command: str) -> list[Span]:
     """Return the line with the command that continues a session."""
-    return [("To go on with ", "dim"), (name(info), "dim"), (":  ", "dim"), (command, "")]
+    return [("To go on with ", "dim"), (display_name(info), "dim"), (":  ", "dim"), (command, "")]
 
 
 # ---------------------------------------------------------------------------- lists of sessions
@@ -160,17 +166,17 @@ def draw_sessions(out: Screen, infos: Sequence[SessionInfo]) -> None:
     if not infos:
         out.line("  no sessions")
         return
-    out.table(_COLUMNS, [row(info) for info in infos])
+    out.table(_COLUMNS, [session_row(info) for info in infos])
 
 
-def row(info: SessionInfo) -> tuple[Span, ...]:
+def session_row(info: SessionInfo) -> tuple[Span, ...]:
     """Return the columns of a session in a list."""
     label = info.title or info.key or info.preview or ""
     style = "yellow" if info.interrupted else ""
     state = " (interrupted)" if info.interrupted else ""
     return (
-        (short(info.id), "cyan"),
+        (short_id(info.id), "cyan"),
         ago(info.updated_at),
         str(info.turns),
-        (f"{words(label)}{state}", style),
+        (f"{shorten(label)}{state}", style),
     )

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import BadQuery
-from holdfast.values import JSON, Place, SessionInfo
+from holdfast.values import JSON, MessageRef, SessionInfo
 
 _POINTS: Final = "points"
-_LONGEST: Final = 100
+_MAX_NAME_CHARS: Final = 100
 
 
-class Point(NamedTuple):
+class SavePoint(NamedTuple):
     """A named position; `seq` is the message's number on the branch it was saved on."""
 
     name: str
@@ -25,28 +25,28 @@ class Point(NamedTuple):
     seq: int
 
 
-def points(info: SessionInfo) -> list[Point]:
+def save_points(info: SessionInfo) -> list[SavePoint]:
     """Return the save points of a session, in the order in which they were saved."""
     stored = info.metadata.get(_POINTS)
     found = []
     for name, value in stored.items() if isinstance(stored, dict) else ():
         match value:
             case {"message": str(id), "seq": int(seq)}:
-                found.append(Point(name, id, seq))
+                found.append(SavePoint(name, id, seq))
     return found
 
 
-async def save(session: AsyncSession, name: str) -> Point:
+async def save(session: AsyncSession, name: str) -> SavePoint:
     """Save the newest message as a point; an existing point of this name is moved."""
-    if not name or len(name) > _LONGEST or name.isdecimal():
-        raise BadQuery(f"a point's name has 1 to {_LONGEST} characters and is not a number")
+    if not name or len(name) > _MAX_NAME_CHARS or name.isdecimal():
+        raise BadQuery(f"a point's name has 1 to {_MAX_NAME_CHARS} characters and is not a number")
     newest = await session.messages(limit=1)
     if not newest:
         raise BadQuery("the conversation is empty, so there is nothing to save")
-    point = Point(name, newest[0].id, newest[0].seq or 0)
+    point = SavePoint(name, newest[0].id, newest[0].seq or 0)
     updated: dict[str, JSON] = {
         one.name: {"message": one.message_id, "seq": one.seq}
-        for one in points(await session.info())
+        for one in save_points(await session.info())
         if one.name != name
     }
     updated[name] = {"message": point.message_id, "seq": point.seq}
@@ -54,9 +54,9 @@ async def save(session: AsyncSession, name: str) -> Point:
     return point
 
 
-async def place(session: AsyncSession, text: str) -> Place:
+async def parse_position(session: AsyncSession, text: str) -> MessageRef:
     """Return the position a text means: the name of a point, a message's number, or its id."""
-    for point in points(await session.info()):
+    for point in save_points(await session.info()):
         if point.name == text:
             return point.message_id
     number = text.removeprefix("#")

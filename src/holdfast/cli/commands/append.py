@@ -10,13 +10,13 @@ import holdfast
 from holdfast.cli import params
 from holdfast.cli.command import REF, command
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.labels import known
+from holdfast.cli.output.labels import full_name
 from holdfast.cli.output.screen import screen
-from holdfast.cli.session_choice import find
-from holdfast.cli.store_access import open_to_write, require
+from holdfast.cli.session_choice import find_or_create
+from holdfast.cli.store_access import open_or_create, require_store
 from holdfast.values import Head, Message, MessageFields
 
-_ADVICE: Final = "--no-create appends to that one, --create creates a new session"
+_CREATE_HINT: Final = "--no-create appends to that one, --create creates a new session"
 _ROLES: Final = ("user", "assistant", "system")
 
 
@@ -54,11 +54,13 @@ def append(
     TEXT is read from standard input if it is omitted or "-"; one trailing newline is dropped.
     The message is on disk when the command returns. It prints the message's branch and number.
     """
-    message = _message(role, params.text(text), message_id)
+    message = _message(role, params.read_text(text), message_id)
     if create is False:
-        require(store)
-    with open_to_write(store) as opened:
-        session, created = find(opened, name, opened.session, create=create, advice=_ADVICE)
+        require_store(store)
+    with open_or_create(store) as opened:
+        session, created = find_or_create(
+            opened, name, opened.session, create=create, advice=_CREATE_HINT
+        )
         head = session.append(message)
     if as_json:
         print_document(
@@ -71,13 +73,13 @@ def append(
             }
         )
         return
-    _say(session, head, created=created)
+    _print_result(session, head, created=created)
 
 
-def _say(session: holdfast.Session, head: Head, *, created: bool) -> None:
+def _print_result(session: holdfast.Session, head: Head, *, created: bool) -> None:
     screen().line(
         f"{'new session' if created else 'session'} ",
-        (known(session), "cyan"),
+        (full_name(session), "cyan"),
         f": branch {head.branch}, seq {head.seq}",
     )
 

@@ -8,7 +8,7 @@ from holdfast.cli.command import FILE, command
 from holdfast.cli.output.humanize import count, size
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import screen
-from holdfast.cli.store_access import open_to_read
+from holdfast.cli.store_access import open_readonly
 
 
 @command(
@@ -21,7 +21,7 @@ def backup(*, to: str, store: str | None, as_json: bool) -> None:
 
     TO must not exist yet. The copy is a store like any other: `holdfast ls --store TO`.
     """
-    with open_to_read(store) as opened:
+    with open_readonly(store) as opened:
         report = opened.backup(to)
     if as_json:
         print_document(report)

@@ -17,11 +17,11 @@ import msgspec
 
 from holdfast.cli import errors
 from holdfast.cli.command import command
-from holdfast.cli.output.json_output import print_document, to_ascii
+from holdfast.cli.output.json_output import print_document, to_ascii_json
 from holdfast.cli.output.screen import Column, Screen, Span, screen
 from holdfast.config import loader, paths, schema
-from holdfast.config.file import Problem
-from holdfast.config.loader import Config, Option, Source
+from holdfast.config.file import ConfigProblem
+from holdfast.config.loader import Config, Option, ValueOrigin
 
 _COLUMNS: Final = (Column("KEY", whole=True), Column("VALUE"), Column("FROM"))
 _HINT: Final = "`holdfast config --path` prints the path of your file"
@@ -56,33 +56,35 @@ def config(
     if path:
         _print_path(as_json=as_json)
         return 0
-    wanted = _wanted(keys)
-    found = surveyed({} if store is None else {"session.store": Option("--store", store)})
+    wanted = _select_keys(keys)
+    found = current_config({} if store is None else {"session.store": Option("--store", store)})
     if as_json:
         print_document(_document(found, wanted))
     elif check:
-        _say_checked(found)
+        _print_check(found)
     else:
         _draw(screen(), found, wanted)
-        _complain(found.problems)
-    return errors.FOUND_A_PROBLEM if found.problems else 0
+        _print_problems(found.problems)
+    return errors.PROBLEM_FOUND if found.problems else 0
 
 
-def surveyed(options: Mapping[str, Option]) -> Config:
+def current_config(options: Mapping[str, Option]) -> Config:
     """Return the settings in effect for this process, in this directory."""
-    return loader.survey(os.environ, paths.here(), home=paths.home(), options=options)
+    return loader.load_with_problems(
+        os.environ, paths.working_directory(), home=paths.home_directory(), options=options
+    )
 
 
 def _print_path(*, as_json: bool) -> None:
-    path = paths.users_file(os.environ)
+    path = paths.user_file(os.environ)
     if as_json:
         print_document({"path": None if path is None else str(path)})
     else:
         screen().line(os.devnull if path is None else str(path))
 
 
-def _wanted(names: Sequence[str]) -> list[str]:
-    known = list(schema.every_key())
+def _select_keys(names: Sequence[str]) -> list[str]:
+    known = list(schema.all_keys())
     if not names:
         return known
     found: list[str] = []
@@ -101,12 +103,12 @@ def _document(found: Config, wanted: Sequence[str]) -> dict[str, object]:
     return {
         "user": None if found.user is None else str(found.user),
         "workspace": None if found.workspace is None else str(found.workspace),
-        "settings": {key: _told(values[key], found.source(key)) for key in wanted},
+        "settings": {key: _setting_document(values[key], found.origin(key)) for key in wanted},
         "problems": found.problems,
     }
 
 
-def _told(value: object, source: Source) -> dict[str, object]:
+def _setting_document(value: object, source: ValueOrigin) -> dict[str, object]:
     return {"value": value, "from": source.kind, "where": source.where, "line": source.line}
 
 
@@ -118,7 +120,7 @@ def _draw(out: Screen, found: Config, wanted: Sequence[str]) -> None:
     out.fact("your file         ", _file(found.user))
     out.fact("the workspace's   ", _file(found.workspace))
     out.line()
-    out.table(_COLUMNS, [_row(key, values[key], found.source(key)) for key in wanted])
+    out.table(_COLUMNS, [_row(key, values[key], found.origin(key)) for key in wanted])
     out.flush()
 
 
@@ -128,27 +130,27 @@ def _file(path: Path | None) -> str:
     return str(path) if path.exists() else f"{path} (does not exist)"
 
 
-def _row(key: str, value: object, source: Source) -> list[Span]:
+def _row(key: str, value: object, source: ValueOrigin) -> list[Span]:
     style = "dim" if source.kind == "default" else ""
-    return [(key, style or "cyan"), (_shown(value), style), (str(source), style)]
+    return [(key, style or "cyan"), (_format_value(value), style), (str(source), style)]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else to_ascii(msgspec.to_builtins(value))
+    return value if isinstance(value, str) else to_ascii_json(msgspec.to_builtins(value))
 
 
-def _say_checked(found: Config) -> None:
-    _complain(found.problems)
+def _print_check(found: Config) -> None:
+    _print_problems(found.problems)
     if found.problems:
         return
     read = [str(path) for path in (found.user, found.workspace) if path and path.exists()]
     screen().line(f"no problems in {' and '.join(read) or 'the settings'}")
 
 
-def _complain(wrong: Sequence[Problem]) -> None:
+def _print_problems(wrong: Sequence[ConfigProblem]) -> None:
     if wrong:
-        errors.complain(
+        errors.print_error(
             "some settings are invalid and were ignored", _HINT, [str(p) for p in wrong]
         )

@@ -14,18 +14,18 @@ import click
 import msgspec
 
 from holdfast.cli.command import FILE, command
-from holdfast.cli.errors import FOUND_A_PROBLEM, complain
+from holdfast.cli.errors import PROBLEM_FOUND, print_error
 from holdfast.cli.output.humanize import count
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.output.spinner import waiting
-from holdfast.cli.store_access import open_to_read, open_to_write
+from holdfast.cli.output.spinner import spinner
+from holdfast.cli.store_access import open_or_create, open_readonly
 from holdfast.storage import registry
-from holdfast.url import parse
+from holdfast.url import parse_url
 from holdfast.values import CopyReport, Damage
 
-_MOST_TOLD: Final = 20
-_SHOWN_OF_HASH: Final = 16
+_MAX_LISTED: Final = 20
+_HASH_CHARS: Final = 16
 
 
 @command(
@@ -53,30 +53,30 @@ def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
     """
     if store is not None:
         raise click.UsageError("FROM and TO name the stores; omit --store.")
-    if _place(origin) == _place(to):
+    if _location(origin) == _location(to):
         raise click.UsageError("FROM and TO are the same store.")
-    with open_to_read(origin) as source, open_to_write(to) as target:
+    with open_readonly(origin) as source, open_or_create(to) as target:
         name = target.url  # Not what was typed, which may hold a password.
-        with waiting(f"copying to {name}") as progress:
+        with spinner(f"copying to {name}") as progress:
             report = source.copy(target, progress=progress)
     if as_json:
         print_document({"same": report.same} | msgspec.structs.asdict(report))
     else:
-        _say(screen(), name, report)
-        _complain(report)
-    return 0 if report.same else FOUND_A_PROBLEM
+        _print_report(screen(), name, report)
+        _print_differences(report)
+    return 0 if report.same else PROBLEM_FOUND
 
 
-def _place(url: str) -> tuple[object, ...]:
+def _location(url: str) -> tuple[object, ...]:
     """Return a store's location, equal for all names of the same file."""
-    location = parse(url, os.environ)
-    file = registry.file_of(location)
+    location = parse_url(url, os.environ)
+    file = registry.store_file(location)
     if file is not None:
         return (os.path.realpath(file),)
     return location.scheme, location.address, location.options
 
 
-def _say(out: Screen, to: str, report: CopyReport) -> None:
+def _print_report(out: Screen, to: str, report: CopyReport) -> None:
     done = [f"{count(report.added, 'session')} added"]
     if report.renewed:
         done.append(f"{report.renewed:,} brought up to date")
@@ -89,45 +89,46 @@ def _say(out: Screen, to: str, report: CopyReport) -> None:
             f"{count(held.sessions, 'session')}, {count(held.messages, 'message')}, "
             f"{count(held.turns, 'turn')}, {count(held.blobs, 'file')}: ",
             ("the same on both sides", "green"),
-            f" (sha256 {held.sha256[:_SHOWN_OF_HASH]}…)",
+            f" (sha256 {held.sha256[:_HASH_CHARS]}…)",
         )
     if report.interrupted:
         some = count(len(report.interrupted), "session")
         out.line(
-            f"{some} with an open turn, which no process holds there: {_few(report.interrupted)}"
+            f"{some} with an open turn, which no process holds there: "
+            f"{_join_ids(report.interrupted)}"
         )
     if report.others:
         out.line(f"{count(report.others, 'session')} there that FROM does not have")
 
 
-def _few(ids: Sequence[str]) -> str:
-    more = len(ids) - _MOST_TOLD
-    return ", ".join(ids[:_MOST_TOLD]) + (f" and {more:,} more" if more > 0 else "")
+def _join_ids(ids: Sequence[str]) -> str:
+    more = len(ids) - _MAX_LISTED
+    return ", ".join(ids[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 # ------------------------------------------------------------------------------------- differences
 
 
-def _complain(report: CopyReport) -> None:
+def _print_differences(report: CopyReport) -> None:
     if report.changed:
         some = count(len(report.changed), "session")
-        complain(
-            f"FROM was written to during the copy; {some} changed: {_few(report.changed)}",
+        print_error(
+            f"FROM was written to during the copy; {some} changed: {_join_ids(report.changed)}",
             "copy again to add what is new",
         )
     if report.differs:
         some = count(len(report.differs), "session")
-        complain(
-            f"{some} in TO not the same, although FROM did not change: {_few(report.differs)}",
+        print_error(
+            f"{some} in TO not the same, although FROM did not change: {_join_ids(report.differs)}",
             "make sure that nothing writes to TO; `holdfast doctor` checks each store",
         )
-    _tell_damage(report.damage)
+    _print_damage(report.damage)
 
 
-def _tell_damage(damage: Sequence[Damage]) -> None:
-    for item in damage[:_MOST_TOLD]:
+def _print_damage(damage: Sequence[Damage]) -> None:
+    for item in damage[:_MAX_LISTED]:
         where = "" if item.session_id is None else f"session {item.session_id}: "
-        complain(f"{where}{item.what}")
+        print_error(f"{where}{item.what}")
     if damage:
         what = f"{count(len(damage), 'part')} of FROM could not be read"
-        complain(f"{what}; all the rest was copied", "`holdfast doctor` shows details")
+        print_error(f"{what}; all the rest was copied", "`holdfast doctor` shows details")

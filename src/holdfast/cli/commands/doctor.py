@@ -16,35 +16,42 @@ import msgspec
 
 import holdfast
 from holdfast.cli.command import command
-from holdfast.cli.commands.index import told
-from holdfast.cli.doctor_fix import Fix, mend
-from holdfast.cli.errors import FOUND_A_PROBLEM, hint_for, what_happened
+from holdfast.cli.commands.index import status_line
+from holdfast.cli.doctor_fix import Fix, apply_fixes
+from holdfast.cli.errors import PROBLEM_FOUND, hint_for, what_happened
 from holdfast.cli.output.humanize import ago, count, size
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.store_access import NoStoreYet, open_to_read
+from holdfast.cli.store_access import NoStoreYet, open_readonly
 from holdfast.clock import to_datetime
 from holdfast.errors import Damaged, HoldfastError
 from holdfast.operations.turns import is_abandoned
 from holdfast.processes import is_alive
-from holdfast.storage.protocol import Check, Listing, SessionRow, Snapshot, TurnRow, Unreadable
+from holdfast.storage.protocol import (
+    HealthCheck,
+    SessionFilter,
+    SessionRow,
+    Snapshot,
+    TurnRow,
+    UnreadableSession,
+)
 from holdfast.values import Damage, Stats
 
-_PAGE: Final = 500
-_MOST_SHOWN: Final = 20
-_SALVAGE: Final = (
+_PAGE_SIZE: Final = 500
+_MAX_DAMAGE_SHOWN: Final = 20
+_SALVAGE_HINT: Final = (
     "restore a backup, or copy all that can be read into a new store: `holdfast doctor --fix`"
 )
-_REINDEX: Final = "no data is affected; `holdfast index rebuild` replaces it"
+_REINDEX_HINT: Final = "no data is affected; `holdfast index rebuild` replaces it"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """The results of all checks, and the fixes that were applied."""
 
     ok: bool
     store: str | None = None
     fixed: list[Fix] = []
-    checks: list[Check]
+    checks: list[HealthCheck]
     stats: Stats | None = None
     damaged: bool = False
     damage: list[Damage] = []
@@ -70,34 +77,34 @@ def doctor(*, fix: bool, store: str | None, as_json: bool) -> int:
     """
     finding = examine(store)
     if fix and not finding.ok:
-        fixed = mend(store, damaged=finding.damaged)
+        fixed = apply_fixes(store, damaged=finding.damaged)
         finding = msgspec.structs.replace(examine(store), fixed=fixed)
     if as_json:
         print_document(finding)
     else:
         _draw(screen(), finding)
-    return 0 if finding.ok else FOUND_A_PROBLEM
+    return 0 if finding.ok else PROBLEM_FOUND
 
 
-def examine(store: str | None) -> Finding:
+def examine(store: str | None) -> DoctorReport:
     """Run all checks on a store."""
     try:
-        opened = open_to_read(store)
+        opened = open_readonly(store)
     except NoStoreYet as missing:
-        return Finding(ok=True, checks=[Check("store", str(missing))])
+        return DoctorReport(ok=True, checks=[HealthCheck("store", str(missing))])
     except HoldfastError as error:
         damaged = isinstance(error, Damaged)
-        return Finding(ok=False, damaged=damaged, checks=[_failed("store", error)])
+        return DoctorReport(ok=False, damaged=damaged, checks=[_failed_check("store", error)])
     with opened:
         return _examine(opened)
 
 
-def _examine(opened: holdfast.Store) -> Finding:
-    checks: list[Check] = []
+def _examine(opened: holdfast.Store) -> DoctorReport:
+    checks: list[HealthCheck] = []
     stats: list[Stats] = []
     damage: list[Damage] = []
     damaged = False
-    sections: tuple[tuple[str, Callable[[], Iterator[Check]]], ...] = (
+    sections: tuple[tuple[str, Callable[[], Iterator[HealthCheck]]], ...] = (
         ("setup", lambda: iter(opened.backend.health())),
         ("contents", partial(_contents, opened, stats)),
         ("turns", partial(_turns, opened, stats)),
@@ -108,9 +115,9 @@ def _examine(opened: holdfast.Store) -> Finding:
         try:
             checks.extend(run())
         except HoldfastError as error:
-            checks.append(_failed(name, error))
+            checks.append(_failed_check(name, error))
             damaged = damaged or isinstance(error, Damaged)
-    return Finding(
+    return DoctorReport(
         ok=all(check.ok for check in checks),
         store=opened.url,
         checks=checks,
@@ -120,12 +127,12 @@ def _examine(opened: holdfast.Store) -> Finding:
     )
 
 
-def _failed(name: str, error: HoldfastError) -> Check:
-    hint = _SALVAGE if isinstance(error, Damaged) else hint_for(error)
-    return Check(name, what_happened(error), ok=False, hint=hint)
+def _failed_check(name: str, error: HoldfastError) -> HealthCheck:
+    hint = _SALVAGE_HINT if isinstance(error, Damaged) else hint_for(error)
+    return HealthCheck(name, what_happened(error), ok=False, hint=hint)
 
 
-def _contents(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
+def _contents(opened: holdfast.Store, stats: list[Stats]) -> Iterator[HealthCheck]:
     found = opened.stats()
     stats.append(found)
     amounts = (
@@ -135,27 +142,27 @@ def _contents(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
         f"{count(found.blobs, 'blob')} ({size(found.blob_bytes)})",
         f"{size(found.file_bytes)} on disk",
     )
-    yield Check("contents", ", ".join(amounts))
+    yield HealthCheck("contents", ", ".join(amounts))
 
 
-def _index(opened: holdfast.Store) -> Iterator[Check]:
+def _index(opened: holdfast.Store) -> Iterator[HealthCheck]:
     """Compare the search index with the contents of the store."""
     problems = opened.check_index()
     if problems:
         more = f", and {len(problems) - 1:,} more" if len(problems) > 1 else ""
-        yield Check("search index", f"{problems[0]}{more}", ok=False, hint=_REINDEX)
+        yield HealthCheck("search index", f"{problems[0]}{more}", ok=False, hint=_REINDEX_HINT)
         return
-    yield Check("search index", told(opened.index_status()))
+    yield HealthCheck("search index", status_line(opened.index_status()))
 
 
 # ----------------------------------------------------------------------------------------- turns
 
 
-def _turns(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
+def _turns(opened: holdfast.Store, stats: list[Stats]) -> Iterator[HealthCheck]:
     if stats and not stats[0].open_turns:
-        yield Check("open turns", "none")
+        yield HealthCheck("open turns", "none")
         return
-    for listing in (Listing(), Listing(trashed=True)):
+    for listing in (SessionFilter(), SessionFilter(trashed=True)):
         before: int | None = None
         while True:
             query = partial(_open_turns, listing=listing, before=before)
@@ -165,7 +172,7 @@ def _turns(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
                 break
 
 
-class _Open(msgspec.Struct, frozen=True):
+class _OpenTurn(msgspec.Struct, frozen=True):
     """An open turn, as it is stored."""
 
     session: SessionRow
@@ -175,38 +182,38 @@ class _Open(msgspec.Struct, frozen=True):
 
 
 def _open_turns(
-    snapshot: Snapshot, *, listing: Listing, before: int | None
-) -> tuple[list[_Open], int | None]:
+    snapshot: Snapshot, *, listing: SessionFilter, before: int | None
+) -> tuple[list[_OpenTurn], int | None]:
     """Return the open turns of a page of sessions, and the start of the next page."""
-    page = snapshot.list_sessions(listing, before=before, limit=_PAGE)
-    readable = [item for item in page if not isinstance(item, Unreadable)]
+    page = snapshot.list_sessions(listing, before=before, limit=_PAGE_SIZE)
+    readable = [item for item in page if not isinstance(item, UnreadableSession)]
     found = [
-        _look_up(snapshot, row, head.open_turn)
+        _read_open_turn(snapshot, row, head.open_turn)
         for row, head in readable
         if head.open_turn is not None
     ]
-    if len(page) < _PAGE:
+    if len(page) < _PAGE_SIZE:
         return found, None
     last = page[-1]
-    return found, last.activity if isinstance(last, Unreadable) else last[1].activity
+    return found, last.activity if isinstance(last, UnreadableSession) else last[1].activity
 
 
-def _look_up(snapshot: Snapshot, row: SessionRow, number: int) -> _Open:
+def _read_open_turn(snapshot: Snapshot, row: SessionRow, number: int) -> _OpenTurn:
     turn = snapshot.turn(row.n, number)
-    return _Open(row, number, turn, turn is None or is_abandoned(turn, snapshot.now()))
+    return _OpenTurn(row, number, turn, turn is None or is_abandoned(turn, snapshot.now()))
 
 
-def _turn_check(one: _Open) -> Check:
+def _turn_check(one: _OpenTurn) -> HealthCheck:
     name = f"turn {one.number} of {one.session.key or one.session.id}"
-    return Check(
+    return HealthCheck(
         name,
-        _how_it_is_held(one),
+        _holder_text(one),
         ok=not one.abandoned,
         hint=f"holdfast recover {one.session.id}" if one.abandoned else None,
     )
 
 
-def _how_it_is_held(one: _Open) -> str:
+def _holder_text(one: _OpenTurn) -> str:
     if one.turn is None:
         return "open, but its record is missing"
     holder = f"pid {one.turn.holder.pid} on {one.turn.holder.host}"
@@ -222,19 +229,19 @@ def _how_it_is_held(one: _Open) -> str:
 # ---------------------------------------------------------------------------------------- damage
 
 
-def _damage(opened: holdfast.Store, damage: list[Damage]) -> Iterator[Check]:
+def _damage(opened: holdfast.Store, damage: list[Damage]) -> Iterator[HealthCheck]:
     damage.extend(opened.verify())
     if not damage:
-        yield Check("damage", "none: every row was read")
+        yield HealthCheck("damage", "none: every row was read")
         return
     amount = count(len(damage), "damaged item")
-    yield Check("damage", amount, ok=False, hint=_SALVAGE)
+    yield HealthCheck("damage", amount, ok=False, hint=_SALVAGE_HINT)
 
 
 # --------------------------------------------------------------------------------------- drawing
 
 
-def _draw(out: Screen, finding: Finding) -> None:
+def _draw(out: Screen, finding: DoctorReport) -> None:
     _draw_fixed(out, finding.fixed)
     last_hint: str | None = None
     for check in finding.checks:
@@ -243,10 +250,10 @@ def _draw(out: Screen, finding: Finding) -> None:
         if not check.ok and check.hint not in (None, last_hint):
             out.line("         hint: ", check.hint or "")
             last_hint = check.hint
-    for one in finding.damage[:_MOST_SHOWN]:
+    for one in finding.damage[:_MAX_DAMAGE_SHOWN]:
         out.line("       ", (_where(one), "cyan"), one.what)
-    if len(finding.damage) > _MOST_SHOWN:
-        out.line(f"       … and {len(finding.damage) - _MOST_SHOWN:,} more; --json lists all")
+    if len(finding.damage) > _MAX_DAMAGE_SHOWN:
+        out.line(f"       … and {len(finding.damage) - _MAX_DAMAGE_SHOWN:,} more; --json lists all")
     out.line()
     wrong = sum(not check.ok for check in finding.checks)
     out.line(

@@ -10,15 +10,15 @@ import click
 import holdfast
 from holdfast.cli import errors, params
 from holdfast.cli.command import ANY_REF, command
-from holdfast.cli.erasure_report import exit_code, refuse_unasked, say_proof
-from holdfast.cli.output.humanize import count, moment, size, words
+from holdfast.cli.erasure_report import exit_code, print_proof, require_confirmation
+from holdfast.cli.output.humanize import count, local_time, shorten, size
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.labels import known
+from holdfast.cli.output.labels import full_name
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.store_access import open_to_change
+from holdfast.cli.store_access import open_existing
 from holdfast.cli.trash_lookup import find_any
 from holdfast.errors import MessageNotFound
-from holdfast.values import EraseReport, Head, Message, Place
+from holdfast.values import EraseReport, Head, Message, MessageRef
 
 
 @command(
@@ -43,43 +43,43 @@ def erase(
     What a title, a summary or another message quotes of it stays. It asks first; where it cannot
     ask, --yes is required.
     """
-    refuse_unasked(yes=yes, as_json=as_json)
-    place = params.place(message, branch)
-    with open_to_change(store) as opened:
+    require_confirmation(yes=yes, as_json=as_json)
+    place = params.parse_position(message, branch)
+    with open_existing(store) as opened:
         session = find_any(opened, ref)
-        if not yes and not _agreed(session, place):
+        if not yes and not _confirmed(session, place):
             screen().line("Nothing was erased.")
-            return errors.SAID_NO
+            return errors.DECLINED
         report = session.erase(place)
     if as_json:
         print_document(report)
     else:
-        _say(screen(), known(session), report)
+        _print_report(screen(), full_name(session), report)
     return exit_code(report.pending, report.scan)
 
 
-def _agreed(session: holdfast.Session, place: Place) -> bool:
+def _confirmed(session: holdfast.Session, place: MessageRef) -> bool:
     out = screen()
-    out.line((known(session), "cyan"))
+    out.line((full_name(session), "cyan"))
     found = _find(session, place)
     if found is not None:
-        when = "" if found.created_at is None else f", {moment(found.created_at)}"
-        out.line(f"  message {found.seq}, {found.role}{when}: ", words(found.text))
-    others = _sharing(session, 1 if found is None or found.seq is None else found.seq)
+        when = "" if found.created_at is None else f", {local_time(found.created_at)}"
+        out.line(f"  message {found.seq}, {found.role}{when}: ", shorten(found.text))
+    others = _count_sharing(session, 1 if found is None or found.seq is None else found.seq)
     if others:
         out.line(("  it may be shared", "yellow"), f" with {count(others, 'other session')}")
     out.flush()
     return click.confirm("Erase its content for good?", err=True)
 
 
-def _sharing(session: holdfast.Session, seq: int) -> int:
+def _count_sharing(session: holdfast.Session, seq: int) -> int:
     """Return how many parents and children of this session share the message."""
     *above, own = session.lineage()
     below = [link for link in session.children() if link.state != "purged"]
     return (len(above) if own.seq >= seq else 0) + sum(link.seq >= seq for link in below)
 
 
-def _find(session: holdfast.Session, place: Place) -> Message | None:
+def _find(session: holdfast.Session, place: MessageRef) -> Message | None:
     """Return the message to erase; None if its id is not in the current history."""
     branch = place.branch if isinstance(place, Head) else None
     seq = place.seq if isinstance(place, Head) else place
@@ -91,7 +91,7 @@ def _find(session: holdfast.Session, place: Place) -> Message | None:
     return found[0]
 
 
-def _say(out: Screen, name: str, report: EraseReport) -> None:
+def _print_report(out: Screen, name: str, report: EraseReport) -> None:
     what = f"message {report.seq} of "
     if not report.places:
         out.line(what, (name, "cyan"), " was erased before; nothing was changed")
@@ -101,4 +101,4 @@ def _say(out: Screen, name: str, report: EraseReport) -> None:
         others = [id for id in report.erased_in if id != report.session_id]
         if others:
             out.line(f"  gone also from {', '.join(others)}")
-    say_proof(out, report.pending, report.scan)
+    print_proof(out, report.pending, report.scan)

@@ -17,18 +17,18 @@ from typing import Final, NamedTuple
 import click
 
 from holdfast.cli.command import ANY_REF, FILE, command
-from holdfast.cli.errors import FOUND_A_PROBLEM, complain, hint
-from holdfast.cli.output.humanize import count, short, size
+from holdfast.cli.errors import PROBLEM_FOUND, hint, print_error
+from holdfast.cli.output.humanize import count, short_id, size
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.screen import Column, Pipe, Screen, screen
-from holdfast.cli.output.spinner import waiting
-from holdfast.cli.store_access import open_to_read
+from holdfast.cli.output.screen import Column, PlainScreen, Screen, screen
+from holdfast.cli.output.spinner import spinner
+from holdfast.cli.store_access import open_readonly
 from holdfast.errors import Invalid
-from holdfast.transfer.redact.secrets import ALL, CATALOGUE
+from holdfast.transfer.redact.secrets import ALL_NAMES, CATALOGUE
 from holdfast.values import Damage, ExportReport, Redaction, Review
 
-_MOST_TOLD: Final = 20
-_NAMES: Final = ("default", "all", *ALL)
+_MAX_LISTED: Final = 20
+_NAMES: Final = ("default", "all", *ALL_NAMES)
 _COLUMNS: Final = (
     Column("SESSION", whole=True),
     Column("MESSAGE", right=True),
@@ -39,7 +39,7 @@ _COLUMNS: Final = (
 )
 
 
-class Asked(NamedTuple):
+class ExportRequest(NamedTuple):
     """What to export, from which store, and what to redact."""
 
     store: str | None
@@ -97,25 +97,27 @@ def export(
         return 0
     if whole and (names or review):
         raise click.UsageError("--no-redact cannot be combined with --redact or --review.")
-    request = Asked(store, refs, None if whole else names or ("default",))
+    request = ExportRequest(store, refs, None if whole else names or ("default",))
     if review:
         return _review(request, as_json=as_json)
     if output is None:
         raise click.UsageError("Missing option '--output' / '-o'.")
     if output == "-":
-        return _print(request, as_json=as_json)
+        return _write_to_stdout(request, as_json=as_json)
     report, damage = _write(request, Path(output), overwrite=force)
     if as_json:
         print_document(report)
     else:
-        _say(screen(), report)
-    return _complain(damage)
+        _print_report(screen(), report)
+    return _report_damage(damage)
 
 
-def _write(request: Asked, to: Path, *, overwrite: bool) -> tuple[ExportReport, list[Damage]]:
+def _write(
+    request: ExportRequest, to: Path, *, overwrite: bool
+) -> tuple[ExportReport, list[Damage]]:
     with (
-        open_to_read(request.store) as opened,
-        waiting(f"writing {to.name}") as progress,
+        open_readonly(request.store) as opened,
+        spinner(f"writing {to.name}") as progress,
         hint(Invalid, "choose another FILE; --force replaces one that is there"),
     ):
         report = opened.export(
@@ -124,7 +126,7 @@ def _write(request: Asked, to: Path, *, overwrite: bool) -> tuple[ExportReport, 
         return report, opened.damage
 
 
-def _print(request: Asked, *, as_json: bool) -> int:
+def _write_to_stdout(request: ExportRequest, *, as_json: bool) -> int:
     """Export to a temporary file and, once it is complete, write it to standard output."""
     if as_json:
         raise click.UsageError("--json needs a FILE: standard output holds the export itself.")
@@ -139,31 +141,31 @@ def _print(request: Asked, *, as_json: bool) -> int:
         with file.open("rb") as source:
             shutil.copyfileobj(source, sys.stdout.buffer)
     if report.review is not None:
-        _tell(Pipe(sys.stderr), report.review)
-    return _complain(damage)
+        _print_review(PlainScreen(sys.stderr), report.review)
+    return _report_damage(damage)
 
 
 # -------------------------------------------------------------------------------- what was found
 
 
-def _review(request: Asked, *, as_json: bool) -> int:
-    with open_to_read(request.store) as opened, waiting("looking for secrets") as progress:
+def _review(request: ExportRequest, *, as_json: bool) -> int:
+    with open_readonly(request.store) as opened, spinner("looking for secrets") as progress:
         found = opened.review(*request.refs, redact=request.redact, progress=progress)
         damage = opened.damage
     if as_json:
         print_document(found)
-        return _complain(damage)
+        return _report_damage(damage)
     out = screen()
     if found.findings:
         _table(out, found.findings)
     more = found.replaced + found.left_out + found.not_looked_into - len(found.findings)
     if more:
         out.line(f"and {more:,} more")
-    out.line(_summed_up(found) or "nothing was found", "; nothing was written")
-    return _complain(damage)
+    out.line(_summarize(found) or "nothing was found", "; nothing was written")
+    return _report_damage(damage)
 
 
-def _say(out: Screen, report: ExportReport) -> None:
+def _print_report(out: Screen, report: ExportReport) -> None:
     files = f", {count(report.blobs, 'file')}" if report.blobs else ""
     out.line(
         (report.path, "cyan"),
@@ -171,24 +173,24 @@ def _say(out: Screen, report: ExportReport) -> None:
         f"{size(report.size)}",
     )
     if report.review is not None:
-        _tell(out, report.review)
+        _print_review(out, report.review)
 
 
-def _tell(out: Screen, review: Review) -> None:
+def _print_review(out: Screen, review: Review) -> None:
     """List what was redacted; of files that were not searched, print only the number."""
-    summary = _summed_up(review)
+    summary = _summarize(review)
     if not summary:
         return
     out.line(summary)
     done = [one for one in review.findings if one.action != "not looked into"]
     if done:
-        _table(out, done[:_MOST_TOLD])
-    more = review.replaced + review.left_out - min(len(done), _MOST_TOLD)
+        _table(out, done[:_MAX_LISTED])
+    more = review.replaced + review.left_out - min(len(done), _MAX_LISTED)
     if more:
         out.line(f"and {more:,} more; --review lists them")
 
 
-def _summed_up(review: Review) -> str:
+def _summarize(review: Review) -> str:
     facts = []
     if review.replaced:
         facts.append(f"{count(review.replaced, 'secret')} replaced")
@@ -204,7 +206,7 @@ def _table(out: Screen, findings: Sequence[Redaction]) -> None:
         _COLUMNS,
         [
             (
-                (short(one.session_id), "cyan"),
+                (short_id(one.session_id), "cyan"),
                 "" if one.seq is None else str(one.seq),
                 one.where,
                 one.detector,
@@ -234,12 +236,12 @@ def _list_detectors(*, as_json: bool) -> None:
 # ----------------------------------------------------------------------------- what went wrong
 
 
-def _complain(damage: list[Damage]) -> int:
+def _report_damage(damage: list[Damage]) -> int:
     """Report what could not be read; the file has placeholders for it."""
-    for item in damage[:_MOST_TOLD]:
+    for item in damage[:_MAX_LISTED]:
         where = "" if item.session_id is None else f"session {item.session_id}: "
-        complain(f"{where}{item.what}")
+        print_error(f"{where}{item.what}")
     if damage:
         what = f"{count(len(damage), 'part')} of the store could not be read"
-        complain(f"{what}; all the rest was exported", "`holdfast doctor` shows details")
-    return FOUND_A_PROBLEM if damage else 0
+        print_error(f"{what}; all the rest was exported", "`holdfast doctor` shows details")
+    return PROBLEM_FOUND if damage else 0

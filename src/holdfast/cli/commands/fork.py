@@ -6,11 +6,11 @@ import click
 
 from holdfast.cli import params
 from holdfast.cli.command import command
-from holdfast.cli.commands.undo import moved
+from holdfast.cli.commands.undo import cut_note
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.labels import called, known, line_for
+from holdfast.cli.output.labels import command_line, full_name, short_name
 from holdfast.cli.output.screen import screen
-from holdfast.cli.store_access import open_to_change
+from holdfast.cli.store_access import open_existing
 
 
 @command(
@@ -27,13 +27,15 @@ from holdfast.cli.store_access import open_to_change
 @click.option(
     "--branch", "-b", type=click.IntRange(min=1), help="The branch on which that number is."
 )
-@click.option("--key", type=params.WORDS, help="A unique name that you choose.")
-@click.option("--title", type=params.WORDS, help="The title shown in lists.")
-@click.option("--model", type=params.WORDS, help="The model that answers.  [default: the same]")
+@click.option("--key", type=params.UTF8_TEXT, help="A unique name that you choose.")
+@click.option("--title", type=params.UTF8_TEXT, help="The title shown in lists.")
+@click.option("--model", type=params.UTF8_TEXT, help="The model that answers.  [default: the same]")
 @click.option(
     "--cwd", type=params.DIRECTORY, metavar="DIR", help="Its directory.  [default: the same]"
 )
-@click.option("--meta", type=params.WORDS, multiple=True, metavar="NAME=TEXT", help=params.METADATA)
+@click.option(
+    "--meta", type=params.UTF8_TEXT, multiple=True, metavar="NAME=TEXT", help=params.METADATA_HELP
+)
 def fork(
     *,
     ref: str,
@@ -52,11 +54,11 @@ def fork(
     Nothing is copied, however long the history is, and the original stays as it is. Inside a tool
     call the fork starts before the call.
     """
-    metadata = params.metadata(meta)
+    metadata = params.parse_metadata(meta)
     if at is None and branch is not None:
         raise click.UsageError("--branch needs --at and a message's number.")
-    place = None if at is None else params.place(at, branch)
-    with open_to_change(store) as opened:
+    place = None if at is None else params.parse_position(at, branch)
+    with open_existing(store) as opened:
         session = opened.get(ref)
         made = session.fork(
             place, key=key, title=title, model=model, cwd=cwd, metadata=metadata or None
@@ -75,7 +77,7 @@ def fork(
         return
     screen().line(
         "new session ",
-        (known(made), "cyan"),
-        f" forked from {called(session)} at {start.fork_seq}{moved(start)}; "
-        f"to take it back: {line_for('trash', made, store=store)}",
+        (full_name(made), "cyan"),
+        f" forked from {short_name(session)} at {start.fork_seq}{cut_note(start)}; "
+        f"to take it back: {command_line('trash', made, store=store)}",
     )

@@ -17,15 +17,15 @@ from typing import Final
 import click
 
 from holdfast.cli.command import command
-from holdfast.cli.errors import FOUND_A_PROBLEM, complain
+from holdfast.cli.errors import PROBLEM_FOUND, print_error
 from holdfast.cli.output.humanize import count
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.output.spinner import waiting
-from holdfast.cli.store_access import open_to_write
+from holdfast.cli.output.spinner import spinner
+from holdfast.cli.store_access import open_or_create
 from holdfast.values import ImportReport
 
-_MOST_TOLD: Final = 20
+_MAX_LISTED: Final = 20
 
 
 @command(
@@ -48,24 +48,24 @@ def import_(*, files: tuple[str, ...], store: str | None, as_json: bool) -> int:
     could not be read; all the rest was imported.
     """
     reports: list[tuple[str, ImportReport]] = []
-    with open_to_write(store) as opened:
+    with open_or_create(store) as opened:
         for name in files:
-            with _file(name) as path, waiting(f"reading {name}") as progress:
+            with _input_file(name) as path, spinner(f"reading {name}") as progress:
                 reports.append((name, opened.import_(path, progress=progress)))
     if as_json:
         print_document([{"file": name, "report": report} for name, report in reports])
     else:
         out = screen()
         for name, report in reports:
-            _say(out, name, report)
+            _print_report(out, name, report)
     damaged = [(name, report) for name, report in reports if report.damage]
     for name, report in [] if as_json else damaged:
-        _complain(name, report)
-    return FOUND_A_PROBLEM if damaged else 0
+        _report_damage(name, report)
+    return PROBLEM_FOUND if damaged else 0
 
 
 @contextmanager
-def _file(name: str) -> Iterator[Path]:
+def _input_file(name: str) -> Iterator[Path]:
     """Yield the file's path; standard input is copied to a temporary file."""
     if name != "-":
         yield Path(name)
@@ -78,7 +78,7 @@ def _file(name: str) -> Iterator[Path]:
         yield path
 
 
-def _say(out: Screen, name: str, report: ImportReport) -> None:
+def _print_report(out: Screen, name: str, report: ImportReport) -> None:
     there = f"{count(len(report.skipped), 'session')} there already" if report.skipped else ""
     if report.sessions:
         added = f"{count(report.sessions, 'session')}, {count(report.messages, 'message')} added"
@@ -89,12 +89,12 @@ def _say(out: Screen, name: str, report: ImportReport) -> None:
     out.line((name, "cyan"), f"{how}: {result}")
 
 
-def _complain(name: str, report: ImportReport) -> None:
-    for damage in report.damage[:_MOST_TOLD]:
-        complain(f"{name}: {damage.what}")
-    if len(report.damage) > _MOST_TOLD:
-        complain(f"{name}: and {len(report.damage) - _MOST_TOLD:,} more; --json lists all")
-    complain(
+def _report_damage(name: str, report: ImportReport) -> None:
+    for damage in report.damage[:_MAX_LISTED]:
+        print_error(f"{name}: {damage.what}")
+    if len(report.damage) > _MAX_LISTED:
+        print_error(f"{name}: and {len(report.damage) - _MAX_LISTED:,} more; --json lists all")
+    print_error(
         f"{name}: {count(len(report.damage), 'part')} could not be read; all the rest is there",
         "import a whole copy into another store: what is here already stays as it is",
     )

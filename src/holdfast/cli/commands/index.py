@@ -11,12 +11,12 @@ from holdfast.cli.command import command
 from holdfast.cli.output.humanize import count, size
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.output.spinner import waiting
-from holdfast.cli.store_access import open_to_change, open_to_read
+from holdfast.cli.output.spinner import spinner
+from holdfast.cli.store_access import open_existing, open_readonly
 from holdfast.values import IndexStatus
 
-_MUCH_TEXT = 1_000_000
-_STATES = {
+_MIN_TEXT_BYTES = 1_000_000
+_STATE_TEXTS = {
     "ready": "up to date",
     "behind": "the next search brings it up to date",
     "missing": "the first search builds it",
@@ -39,10 +39,10 @@ def index(*, what: str, store: str | None, as_json: bool) -> None:
     any time. Searches find everything in every state of the index; it only makes them fast.
     """
     if what == "rebuild":
-        with open_to_change(store) as opened, waiting("Indexing") as progress:
+        with open_existing(store) as opened, spinner("Indexing") as progress:
             status = opened.rebuild_index(progress)
     else:
-        with open_to_read(store) as opened:
+        with open_readonly(store) as opened:
             status = opened.index_status()
     if as_json:
         print_document(status)
@@ -52,23 +52,23 @@ def index(*, what: str, store: str | None, as_json: bool) -> None:
 
 def _draw(out: Screen, status: IndexStatus) -> None:
     out.fact("  index     ", status.path or "none")
-    out.fact("  state     ", f"{status.state}: {_STATES[status.state]}")
+    out.fact("  state     ", f"{status.state}: {_STATE_TEXTS[status.state]}")
     behind = f", {status.behind:,} not indexed yet" if status.behind else ""
     out.fact("  messages  ", f"{status.messages:,}{behind}")
     if status.bytes:
-        out.fact("  size      ", size(status.bytes) + _share(status))
+        out.fact("  size      ", size(status.bytes) + _relative_size(status))
 
 
-def _share(status: IndexStatus) -> str:
+def _relative_size(status: IndexStatus) -> str:
     """Return the index's size relative to its text; "" for too little text to be meaningful."""
-    if status.text < _MUCH_TEXT:
+    if status.text < _MIN_TEXT_BYTES:
         return ""
     return f", {100 * status.bytes / status.text:.0f} % of the {size(status.text)} of text in it"
 
 
-def told(status: IndexStatus) -> str:
+def status_line(status: IndexStatus) -> str:
     """Return the state of an index in one line."""
     if status.state in {"ready", "behind"}:
         behind = f", {count(status.behind, 'message')} behind" if status.behind else ""
         return f"{status.state}: {count(status.messages, 'message')}{behind}, {size(status.bytes)}"
-    return f"{status.state}: {_STATES[status.state]}"
+    return f"{status.state}: {_STATE_TEXTS[status.state]}"

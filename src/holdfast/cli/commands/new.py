@@ -10,7 +10,7 @@ from holdfast.cli import params
 from holdfast.cli.command import REF, command
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import screen
-from holdfast.cli.store_access import open_to_write, require
+from holdfast.cli.store_access import open_or_create, require_store
 from holdfast.values import Relation
 
 _RELATIONS: Final = get_args(Relation)
@@ -23,13 +23,15 @@ _RELATIONS: Final = get_args(Relation)
     "holdfast new --parent support-42 --relation delegate --agent researcher",
     'id=$(holdfast new) && holdfast append "$id" "Hello"',
 )
-@click.option("--key", type=params.WORDS, help="A unique name that you choose.")
-@click.option("--title", type=params.WORDS, help="The title shown in lists.")
-@click.option("--scope", type=params.WORDS, help="What it belongs to: a channel, a workspace.")
-@click.option("--agent", type=params.WORDS, help="The agent that answers in it.")
-@click.option("--model", type=params.WORDS, help="The model that answers.")
+@click.option("--key", type=params.UTF8_TEXT, help="A unique name that you choose.")
+@click.option("--title", type=params.UTF8_TEXT, help="The title shown in lists.")
+@click.option("--scope", type=params.UTF8_TEXT, help="What it belongs to: a channel, a workspace.")
+@click.option("--agent", type=params.UTF8_TEXT, help="The agent that answers in it.")
+@click.option("--model", type=params.UTF8_TEXT, help="The model that answers.")
 @click.option("--cwd", type=params.DIRECTORY, metavar="DIR", help="Its working directory.")
-@click.option("--meta", type=params.WORDS, multiple=True, metavar="NAME=TEXT", help=params.METADATA)
+@click.option(
+    "--meta", type=params.UTF8_TEXT, multiple=True, metavar="NAME=TEXT", help=params.METADATA_HELP
+)
 @click.option("--parent", type=REF, metavar="REF", help="The session it comes from.")
 @click.option(
     "--relation",
@@ -56,12 +58,12 @@ def new(
     It prints only the new session's id. Without options the session is empty and is named by its
     id. The store is created if there is none.
     """
-    metadata = params.metadata(meta)
+    metadata = params.parse_metadata(meta)
     if relation is not None and parent is None:
         raise click.UsageError("--relation needs a --parent.")
     if parent is not None:
-        require(store)
-    with open_to_write(store) as opened:
+        require_store(store)
+    with open_or_create(store) as opened:
         session = opened.create(
             key=key,
             parent=parent,

@@ -20,13 +20,13 @@ from typing import Final
 import click
 
 from holdfast.cli.command import command
-from holdfast.cli.errors import FOUND_A_PROBLEM, complain
+from holdfast.cli.errors import PROBLEM_FOUND, print_error
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, screen
 from holdfast.proof import runner, server_schema
 from holdfast.proof.runner import Plan, Progress, Report
 
-_MOST_PROBLEMS: Final = 8
+_MAX_PROBLEMS: Final = 8
 _SERVER: Final = "the server"
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 
@@ -73,30 +73,30 @@ def prove(
     order, or if so little happened that the test was inconclusive. Your own store is never touched:
     if it is on a PostgreSQL server, the temporary one is in a separate schema there.
     """
-    where = directory or runner.nearest_place(store, os.environ, Path.cwd())
-    server = None if directory else server_schema.address(store, os.environ)
+    where = directory or runner.nearest_directory(store, os.environ, Path.cwd())
+    server = None if directory else server_schema.server_url(store, os.environ)
     plan = Plan(where.absolute(), seconds, writers, keep, server)
     if not as_json:
         _announce(screen(), plan)
-    report = _carry_out(plan)
+    report = _run(plan)
     if as_json:
         print_document(report)
     else:
         _show(screen(), report)
-    return 0 if report.ok else FOUND_A_PROBLEM
+    return 0 if report.ok else PROBLEM_FOUND
 
 
-def _carry_out(plan: Plan) -> Report:
+def _run(plan: Plan) -> Report:
     try:
-        with _ended_by_signal(), _bar(plan.seconds) as watch:
+        with _exit_on_sigterm(), _progress_bar(plan.seconds) as watch:
             return runner.run(plan, watch)
     except KeyboardInterrupt:
-        complain("interrupted; the writers were stopped and their directory was removed")
+        print_error("interrupted; the writers were stopped and their directory was removed")
         raise
 
 
 @contextmanager
-def _ended_by_signal() -> Iterator[None]:
+def _exit_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into SystemExit within the block, so that the test cleans up."""
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -116,21 +116,21 @@ def _announce(out: Screen, plan: Plan) -> None:
     out.line(
         (f"{plan.writers} processes", "bold"),
         " write to a temporary store ",
-        *_place(plan),
+        *_target(plan),
         f" and are killed at random for {plan.seconds:g} s.",
     )
     out.line()
     out.flush()
 
 
-def _place(plan: Plan) -> tuple[str | tuple[str, str], ...]:
+def _target(plan: Plan) -> tuple[str | tuple[str, str], ...]:
     if plan.server is None:
         return "in ", (str(plan.directory), "bold")
     return ("on your PostgreSQL server",)
 
 
 @contextmanager
-def _bar(seconds: float) -> Iterator[Callable[[Progress], None] | None]:
+def _progress_bar(seconds: float) -> Iterator[Callable[[Progress], None] | None]:
     """Show a progress bar on a terminal; yield the function that updates it."""
     if not sys.stderr.isatty():
         yield None
@@ -164,7 +164,7 @@ def _show(out: Screen, report: Report) -> None:
     for line in _figures(report):
         out.line(f"  {line}")
     out.line()
-    _conclude(out, report)
+    _print_verdict(out, report)
 
 
 def _findings(report: Report) -> Iterator[tuple[str, int, str]]:
@@ -192,11 +192,11 @@ def _figures(report: Report) -> Iterator[str]:
     )
 
 
-def _conclude(out: Screen, report: Report) -> None:
-    for problem in report.problems[:_MOST_PROBLEMS]:
+def _print_verdict(out: Screen, report: Report) -> None:
+    for problem in report.problems[:_MAX_PROBLEMS]:
         out.line(("  ✗ ", "red"), problem)
-    if len(report.problems) > _MOST_PROBLEMS:
-        out.line(f"    and {len(report.problems) - _MOST_PROBLEMS:,} more")
+    if len(report.problems) > _MAX_PROBLEMS:
+        out.line(f"    and {len(report.problems) - _MAX_PROBLEMS:,} more")
     if report.ok:
         out.line(("✓ The promise held.", "bold green"), (f"  {report.versions}", "dim"))
         out.line((f"  {_limits(report)}", "dim"))

@@ -15,20 +15,20 @@ import click
 
 from holdfast.cli import errors
 from holdfast.cli.command import FILE, command
-from holdfast.cli.erasure_report import exit_code, refuse_unasked, say_proof
+from holdfast.cli.erasure_report import exit_code, print_proof, require_confirmation
 from holdfast.cli.errors import hint
-from holdfast.cli.output.humanize import ago, count, short, size
+from holdfast.cli.output.humanize import ago, count, short_id, size
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Column, Screen, screen
-from holdfast.cli.output.spinner import waiting
-from holdfast.cli.params import WORDS
-from holdfast.cli.store_access import open_to_change, open_to_read
+from holdfast.cli.output.spinner import spinner
+from holdfast.cli.params import UTF8_TEXT
+from holdfast.cli.store_access import open_existing, open_readonly
 from holdfast.errors import Invalid
 from holdfast.values import Plan, PlanItem, RetentionReport, Spared
 
 _SIZE: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?([kmgt]?)(i?)b?", re.IGNORECASE)
-_POWERS: Final = " kmgt"
-_MOST_SPARED: Final = 20
+_UNIT_PREFIXES: Final = " kmgt"
+_MAX_SPARED: Final = 20
 _COLUMNS: Final = (
     Column("ID", whole=True),
     Column("ACTION", whole=True),
@@ -57,7 +57,7 @@ class _Size(click.ParamType[int]):
         if found is None:
             self.fail(f"{value!r}: expected a size such as 500MB or 2GiB.", param, ctx)
         base = 1024 if found[3] else 1000
-        return int(float(found[1]) * base ** _POWERS.index(found[2].lower() or " "))
+        return int(float(found[1]) * base ** _UNIT_PREFIXES.index(found[2].lower() or " "))
 
 
 @command(
@@ -74,7 +74,7 @@ class _Size(click.ParamType[int]):
 @click.option(
     "--keep-last", type=click.IntRange(min=1), metavar="N", help="Keep the N most recent ones."
 )
-@click.option("--scope", type=WORDS, help="Only those of this scope.")
+@click.option("--scope", type=UTF8_TEXT, help="Only those of this scope.")
 @click.option(
     "--max-bytes",
     type=_Size(),
@@ -120,31 +120,31 @@ def prune(
     if all(rule is None for rule in rules.values()):
         raise click.UsageError("Give at least one rule, such as --older-than or --idle.")
     if do_it:
-        refuse_unasked(yes=yes, as_json=as_json, done="changed")
-    with open_to_change(store) if do_it else open_to_read(store) as opened:
+        require_confirmation(yes=yes, as_json=as_json, done="changed")
+    with open_existing(store) if do_it else open_readonly(store) as opened:
         plan = opened.retention(scope=scope, **rules)
         if not do_it:
             _show(plan, as_json=as_json)
             return 0
-        if not plan.items or not (yes or _agreed(plan)):
-            return _leave(plan, as_json=as_json)
+        if not plan.items or not (yes or _confirmed(plan)):
+            return _change_nothing(plan, as_json=as_json)
         with (
-            waiting("pruning") as progress,
+            spinner("pruning") as progress,
             hint(Invalid, "choose another FILE for --archive"),
         ):
             report = opened.apply(plan, archive=archive, progress=progress)
     if as_json:
         print_document(report)
     else:
-        _say(screen(), report)
+        _print_report(screen(), report)
     return exit_code(report.pending, report.scan)
 
 
-def _leave(plan: Plan, *, as_json: bool) -> int:
+def _change_nothing(plan: Plan, *, as_json: bool) -> int:
     """Change nothing, because no session matches or the user declined."""
     if plan.items:
         screen().line("Nothing was changed.")
-        return errors.SAID_NO
+        return errors.DECLINED
     if as_json:
         nothing: tuple[str, ...] = ()
         print_document(
@@ -179,14 +179,14 @@ def _show(plan: Plan, *, as_json: bool) -> None:
 def _draw(out: Screen, plan: Plan) -> None:
     if plan.items:
         out.table(_COLUMNS, [_row(item) for item in plan.items])
-    for line in _summed(plan):
+    for line in _totals(plan):
         out.line(line)
-    _say_spared(out, plan.spared)
+    _print_spared(out, plan.spared)
 
 
 def _row(item: PlanItem) -> list[str]:
     return [
-        short(item.session_id),
+        short_id(item.session_id),
         item.action,
         ago(item.last_activity),
         size(item.bytes),
@@ -195,7 +195,7 @@ def _row(item: PlanItem) -> list[str]:
     ]
 
 
-def _summed(plan: Plan) -> list[str]:
+def _totals(plan: Plan) -> list[str]:
     if not plan.items:
         return ["No session would be removed."]
     lines = []
@@ -210,15 +210,15 @@ def _summed(plan: Plan) -> list[str]:
     return lines
 
 
-def _say_spared(out: Screen, spared: Sequence[Spared]) -> None:
-    for one in spared[:_MOST_SPARED]:
-        name = "a session" if one.session_id is None else short(one.session_id)
+def _print_spared(out: Screen, spared: Sequence[Spared]) -> None:
+    for one in spared[:_MAX_SPARED]:
+        name = "a session" if one.session_id is None else short_id(one.session_id)
         out.line("stays: ", (name, "cyan"), f" ({one.title or 'no title'}): {one.why}")
-    if len(spared) > _MOST_SPARED:
-        out.line(f"and {len(spared) - _MOST_SPARED:,} more stay")
+    if len(spared) > _MAX_SPARED:
+        out.line(f"and {len(spared) - _MAX_SPARED:,} more stay")
 
 
-def _agreed(plan: Plan) -> bool:
+def _confirmed(plan: Plan) -> bool:
     out = screen()
     _draw(out, plan)
     out.flush()
@@ -231,7 +231,7 @@ def _agreed(plan: Plan) -> bool:
 # -------------------------------------------------------------------------------------------- after
 
 
-def _say(out: Screen, report: RetentionReport) -> None:
+def _print_report(out: Screen, report: RetentionReport) -> None:
     if report.archive is not None:
         kept = f"{count(report.archive.sessions, 'session')}, {size(report.archive.size)}"
         out.line((report.archive.path, "cyan"), f": {kept}, read back and verified")
@@ -240,5 +240,5 @@ def _say(out: Screen, report: RetentionReport) -> None:
         out.line(f"{thrown} in the trash; `holdfast restore` brings each back")
     if report.purged:
         out.line(f"erased {count(len(report.purged), 'session')}, about {size(report.frees)}")
-    _say_spared(out, report.spared)
-    say_proof(out, report.pending, report.scan)
+    _print_spared(out, report.spared)
+    print_proof(out, report.pending, report.scan)

@@ -15,17 +15,17 @@ import click
 import holdfast
 from holdfast.cli import errors
 from holdfast.cli.command import ANY_REF, command
-from holdfast.cli.erasure_report import exit_code, refuse_unasked, say_proof
+from holdfast.cli.erasure_report import exit_code, print_proof, require_confirmation
 from holdfast.cli.output.humanize import ago, count, size
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.labels import known
+from holdfast.cli.output.labels import full_name
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.store_access import open_to_change
+from holdfast.cli.store_access import open_existing
 from holdfast.cli.trash_lookup import find_any
 from holdfast.errors import NotFound
 from holdfast.values import Forks, PurgeReport, SessionInfo
 
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 
 @command(
@@ -52,22 +52,22 @@ def purge(
     export` or `holdfast backup` are yours to delete. It asks first; where it cannot ask, --yes is
     required.
     """
-    refuse_unasked(yes=yes, as_json=as_json)
-    with open_to_change(store) as opened:
+    require_confirmation(yes=yes, as_json=as_json)
+    with open_existing(store) as opened:
         found = {session.id: session for session in (find_any(opened, ref) for ref in refs)}
-        if not yes and not _agreed(opened, list(found.values()), forks):
+        if not yes and not _confirmed(opened, list(found.values()), forks):
             screen().line("Nothing was erased.")
-            return errors.SAID_NO
+            return errors.DECLINED
         return _erase(opened, list(found.values()), forks, as_json=as_json)
 
 
 # ------------------------------------------------------------------------------------------- before
 
 
-def _agreed(opened: holdfast.Store, found: list[holdfast.Session], forks: Forks) -> bool:
+def _confirmed(opened: holdfast.Store, found: list[holdfast.Session], forks: Forks) -> bool:
     out = screen()
     for session in found:
-        _show(out, session.info(), list(_heirs(opened, session)), forks)
+        _show(out, session.info(), list(_dependants(opened, session)), forks)
     out.flush()
     what = "it" if len(found) == 1 else f"these {len(found)} sessions"
     return click.confirm(f"Erase {what} for good?", err=True)
@@ -76,19 +76,19 @@ def _agreed(opened: holdfast.Store, found: list[holdfast.Session], forks: Forks)
 def _show(out: Screen, info: SessionInfo, sharing: list[str], forks: Forks) -> None:
     out.line((info.title or info.preview or "(no title)", "bold"))
     where = ", in the trash" if info.trashed else ""
-    out.line("  ", (known(info), "cyan"), where)
+    out.line("  ", (full_name(info), "cyan"), where)
     amount = f"{count(info.messages, 'message')}, {count(info.turns, 'turn')}"
     out.line(f"  {amount}, active {ago(info.updated_at)}")
     if sharing and forks == "keep":
-        out.line(f"  {count(len(sharing), 'fork')} will keep what is shared: {_named(sharing)}")
+        out.line(f"  {count(len(sharing), 'fork')} will keep what is shared: {_join_ids(sharing)}")
     elif sharing:
         out.line(
             ("  what is shared is erased too", "yellow"),
-            f" in {count(len(sharing), 'fork')}: {_named(sharing)}",
+            f" in {count(len(sharing), 'fork')}: {_join_ids(sharing)}",
         )
 
 
-def _heirs(opened: holdfast.Store, session: holdfast.Session) -> Iterator[str]:
+def _dependants(opened: holdfast.Store, session: holdfast.Session) -> Iterator[str]:
     """Yield the ids of sessions that share this one's history, directly or through others."""
     pending = [session]
     while pending:
@@ -102,9 +102,9 @@ def _heirs(opened: holdfast.Store, session: holdfast.Session) -> Iterator[str]:
                 continue  # It was erased meanwhile.
 
 
-def _named(ids: Sequence[str]) -> str:
-    more = len(ids) - _MOST_NAMED
-    return ", ".join(ids[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+def _join_ids(ids: Sequence[str]) -> str:
+    more = len(ids) - _MAX_NAMED
+    return ", ".join(ids[:_MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 # -------------------------------------------------------------------------------------------- after
@@ -119,14 +119,14 @@ def _erase(
         for session in found:
             reports.append(opened.purge(session.id, forks=forks))
             if not as_json:
-                _say(screen(), known(session), reports[-1])
+                _print_report(screen(), full_name(session), reports[-1])
     finally:
         if as_json and reports:
             print_document(reports)
     return max(exit_code(report.pending, report.scan) for report in reports)
 
 
-def _say(out: Screen, name: str, report: PurgeReport) -> None:
+def _print_report(out: Screen, name: str, report: PurgeReport) -> None:
     parts = [count(report.messages, "message"), count(report.turns, "turn")]
     if report.blobs:
         parts.append(f"{count(report.blobs, 'file')} ({size(report.blob_bytes)})")
@@ -134,7 +134,7 @@ def _say(out: Screen, name: str, report: PurgeReport) -> None:
         parts.append(f"{count(report.queued, 'waiting input')}")
     out.line("erased ", (name, "cyan"), f": {', '.join(parts)}")
     if report.kept:
-        out.line(f"  kept for {_named(report.kept_for)}: {count(report.kept, 'message')}")
+        out.line(f"  kept for {_join_ids(report.kept_for)}: {count(report.kept, 'message')}")
     if report.erased_in:
-        out.line(f"  erased also in {_named(report.erased_in)}")
-    say_proof(out, report.pending, report.scan)
+        out.line(f"  erased also in {_join_ids(report.erased_in)}")
+    print_proof(out, report.pending, report.scan)

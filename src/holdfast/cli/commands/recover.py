@@ -8,10 +8,10 @@ import click
 
 import holdfast
 from holdfast.cli.command import command
-from holdfast.cli.output.humanize import count, moment
+from holdfast.cli.output.humanize import count, local_time
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.store_access import NoStoreYet, open_to_write, require
+from holdfast.cli.store_access import NoStoreYet, open_or_create, require_store
 from holdfast.errors import SessionBusy
 from holdfast.values import Recovered
 
@@ -38,43 +38,43 @@ def recover(*, ref: str | None, everything: bool, store: str | None, as_json: bo
         return
     out = screen()
     for session_id, what in found:
-        _say(out, session_id, what)
+        _print_report(out, session_id, what)
     if ref is None and not found:
         out.line("Nothing to recover.")
 
 
 def _recover_one(store: str | None, ref: str) -> list[tuple[str, Recovered | None]]:
-    require(store)
-    with open_to_write(store) as opened:
+    require_store(store)
+    with open_or_create(store) as opened:
         session = opened.get(ref)
         return [(session.id, session.recover())]
 
 
 def _recover_all(store: str | None) -> list[tuple[str, Recovered | None]]:
     try:
-        require(store)
+        require_store(store)
     except NoStoreYet:
         return []
-    with open_to_write(store) as opened:
+    with open_or_create(store) as opened:
         return [(session.id, what) for session, what in recover_all(opened)]
 
 
 def recover_all(opened: holdfast.Store) -> Iterator[tuple[holdfast.Session, Recovered]]:
     """Recover every interrupted session, except those that another process continues meanwhile."""
-    for session in interrupted(opened):
-        what = _recover_unless_taken(session)
+    for session in interrupted_sessions(opened):
+        what = _recover_unless_busy(session)
         if what is not None:
             yield session, what
 
 
-def _recover_unless_taken(session: holdfast.Session) -> Recovered | None:
+def _recover_unless_busy(session: holdfast.Session) -> Recovered | None:
     try:
         return session.recover()
     except SessionBusy:
         return None  # Another process started a turn meanwhile, which recovered it.
 
 
-def interrupted(opened: holdfast.Store) -> Iterator[holdfast.Session]:
+def interrupted_sessions(opened: holdfast.Store) -> Iterator[holdfast.Session]:
     """Yield the interrupted sessions, trashed ones included; fast if no turn is open."""
     if not opened.stats().open_turns:
         return
@@ -89,13 +89,13 @@ def interrupted(opened: holdfast.Store) -> Iterator[holdfast.Session]:
                 break
 
 
-def _say(out: Screen, session_id: str, what: Recovered | None) -> None:
+def _print_report(out: Screen, session_id: str, what: Recovered | None) -> None:
     if what is None:
         out.line((session_id, "cyan"), ": nothing to recover")
         return
     out.line(
         (session_id, "cyan"),
-        f": turn {what.turn_id.rpartition('.')[2]} of {moment(what.since)} is closed as ",
+        f": turn {what.turn_id.rpartition('.')[2]} of {local_time(what.since)} is closed as ",
         ("interrupted", "yellow"),
         f", with {count(what.messages, 'message')}",
     )

@@ -21,24 +21,24 @@ import click
 
 import holdfast
 from holdfast.agent import Agent, Ask
-from holdfast.agent.agent import Gathered
+from holdfast.agent.agent import ResultBuilder
 from holdfast.agent.approval import refuse_everything
 from holdfast.agent.events import TurnEnded
 from holdfast.agent.tools.protocol import Approver
 from holdfast.cli import agent_factory, errors, session_choice, signals
-from holdfast.cli.agent_factory import Wishes
+from holdfast.cli.agent_factory import AgentOptions
 from holdfast.cli.command import REF, command
-from holdfast.cli.output.humanize import words
-from holdfast.cli.output.labels import called
-from holdfast.cli.params import WORDS
-from holdfast.cli.run_output import Answering, Lines, Started, Words
+from holdfast.cli.output.humanize import shorten
+from holdfast.cli.output.labels import short_name
+from holdfast.cli.params import UTF8_TEXT
+from holdfast.cli.run_output import JsonLinesOutput, RunOutput, RunStarted, TextOutput
 from holdfast.config.loader import Config
 from holdfast.errors import AgentError
 from holdfast.values import Content, Text
 
-_MOST_INPUT: Final = 1024 * 1024  # bytes
-_PATIENCE: Final = 5.0  # seconds to wait for a summary at the end
-_SOON: Final = 0.02  # seconds
+_MAX_INPUT_BYTES: Final = 1024 * 1024  # bytes
+_SETTLE_TIMEOUT_S: Final = 5.0  # seconds to wait for a summary at the end
+_POLL_S: Final = 0.02  # seconds
 _CUT: Final = "only the first {:,} bytes of standard input were used"
 _ADVICE: Final = "pass its id, or choose another key"
 
@@ -50,7 +50,7 @@ _ADVICE: Final = "pass its id, or choose another key"
     "holdfast run --scope nightly --model openai:gpt-5 --json < notes.txt",
     configured=False,
 )
-@click.argument("prompt", required=False, type=WORDS)
+@click.argument("prompt", required=False, type=UTF8_TEXT)
 @click.option(
     "--session",
     "name",
@@ -58,10 +58,10 @@ _ADVICE: Final = "pass its id, or choose another key"
     metavar="KEY-OR-REF",
     help="Continue this session; a new key creates one.",
 )
-@click.option("--scope", type=WORDS, help="Continue the latest session of this scope.")
+@click.option("--scope", type=UTF8_TEXT, help="Continue the latest session of this scope.")
 @click.option("--new", is_flag=True, help="Create a session, even if the scope has one.")
-@click.option("--model", type=WORDS, help="The model to use; `holdfast models` lists them.")
-@click.option("--system", type=WORDS, help="Instructions for the model.")
+@click.option("--model", type=UTF8_TEXT, help="The model to use; `holdfast models` lists them.")
+@click.option("--system", type=UTF8_TEXT, help="Instructions for the model.")
 @click.option(
     "--yes", "-y", is_flag=True, help="Let it run commands and change files without asking."
 )
@@ -74,7 +74,7 @@ _ADVICE: Final = "pass its id, or choose another key"
     metavar="SECONDS",
     help="How long to wait for a busy session.",
 )
-@click.option("--run-id", type=WORDS, help="The id of this run (default: $HOLDFAST_RUN_ID).")
+@click.option("--run-id", type=UTF8_TEXT, help="The id of this run (default: $HOLDFAST_RUN_ID).")
 def run(
     *,
     prompt: str | None,
@@ -103,7 +103,7 @@ def run(
     """
     if name is not None and (new or scope is not None):
         raise click.UsageError("--session cannot be combined with --new or --scope.")
-    options = Wishes(
+    options = AgentOptions(
         model=model,
         scope=scope,
         store=store,
@@ -113,14 +113,14 @@ def run(
         tools=not no_tools,
         yes=yes,
     )
-    with signals.heard() as handler:
-        config = agent_factory.configured(options)
-        choice = agent_factory.choose(config)
-        made = agent_factory.build(config, choice)
-        content, cut = _asked(prompt)
+    with signals.handle_signals() as handler:
+        config = agent_factory.load_config(options)
+        choice = agent_factory.choose_model(config)
+        made = agent_factory.build_model(config, choice)
+        content, cut = _build_prompt(prompt)
         with agent_factory.open_store(config) as opened:
             session, created = _session(opened, config, name, new=new)
-            started = Started(
+            started = RunStarted(
                 session=session.id,
                 key=session.key,
                 new=created,
@@ -128,24 +128,26 @@ def run(
                 why=choice.why,
                 run_id=agent_factory.run_id(run_id),
             )
-            answering = Lines() if as_json else Words()
+            answering = JsonLinesOutput() if as_json else TextOutput()
             answering.begin(started)
-            root, elsewhere = _settle_in(session)
-            trashed = agent_factory.tidied(opened, config, keep=session.id)
+            root, elsewhere = _tool_root(session)
+            trashed = agent_factory.apply_retention(opened, config, keep=session.id)
             for notice in filter(None, (cut, elsewhere, trashed)):
                 answering.notice(notice)
-            approve = _refuser(answering)
-            arguments = agent_factory.arguments(config, options, opened, root, approve, model=made)
+            approve = _refusing_approver(answering)
+            arguments = agent_factory.agent_arguments(
+                config, options, opened, root, approve, model=made
+            )
             run = _Run(handler, Agent(made, **arguments, titles=False), answering)
             code = run.answer(session, content, started.run_id)
-            answering.aside(f"to continue:  {_go_on(session, store)}")
+            answering.aside(f"to continue:  {_resume_command(session, store)}")
             return code
 
 
-def _asked(prompt: str | None) -> tuple[Content, str | None]:
+def _build_prompt(prompt: str | None) -> tuple[Content, str | None]:
     """Return the prompt with standard input, and a notice if the input was cut."""
-    given, cut = _input()
-    notice = _CUT.format(_MOST_INPUT) if cut else None
+    given, cut = _read_input()
+    notice = _CUT.format(_MAX_INPUT_BYTES) if cut else None
     if prompt is None or prompt == "-":
         if not given.strip():
             raise click.UsageError("No prompt; pass one as an argument or on standard input.")
@@ -162,15 +164,17 @@ def _longest_run(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
 
 
-def _input() -> tuple[str, bool]:
+def _read_input() -> tuple[str, bool]:
     """Read standard input unless it is a terminal, up to a limit; true if there was more."""
     if sys.stdin is None or sys.stdin.isatty():
         return "", False
-    data = sys.stdin.buffer.read(_MOST_INPUT + 1)
-    cut = len(data) > _MOST_INPUT
+    data = sys.stdin.buffer.read(_MAX_INPUT_BYTES + 1)
+    cut = len(data) > _MAX_INPUT_BYTES
     try:
         # An incomplete character at the cut is dropped.
-        text = codecs.getincrementaldecoder("utf-8")().decode(data[:_MOST_INPUT], final=not cut)
+        text = codecs.getincrementaldecoder("utf-8")().decode(
+            data[:_MAX_INPUT_BYTES], final=not cut
+        )
     except UnicodeDecodeError as error:
         raise click.UsageError(
             f"Standard input is not UTF-8 (byte {error.start + 1}); nothing was stored."
@@ -188,32 +192,32 @@ def _session(
         def make(key: str) -> holdfast.Session:
             return opened.session(key, scope=scope, cwd=cwd)
 
-        return session_choice.find(opened, name, make, advice=_ADVICE)
+        return session_choice.find_or_create(opened, name, make, advice=_ADVICE)
     found = opened.latest(scope=scope) if scope is not None and not new else None
     if found is not None:
         return found, False
     return opened.create(scope=scope, cwd=cwd), True
 
 
-def _settle_in(session: holdfast.Session) -> tuple[str, str | None]:
+def _tool_root(session: holdfast.Session) -> tuple[str, str | None]:
     """Return the tools' directory and a notice; move the session if its directory is gone."""
     cwd = session.info().cwd
-    root, notice = agent_factory.workplace(cwd)
+    root, notice = agent_factory.tool_root(cwd)
     if cwd is not None and cwd != root:
         session.update(cwd=root)
     return root, notice
 
 
-def _go_on(session: holdfast.Session, store: str | None) -> str:
+def _resume_command(session: holdfast.Session, store: str | None) -> str:
     option = "" if store is None else f" --store {shlex.quote(store)}"
-    return f"holdfast run --session {called(session)}{option}"
+    return f"holdfast run --session {short_name(session)}{option}"
 
 
-def _refuser(answering: Answering) -> Approver:
+def _refusing_approver(answering: RunOutput) -> Approver:
     """Return an approver that refuses every call, and prints how to allow it."""
 
     async def refuse(ask: Ask) -> bool | str:
-        what = f"{ask.call.name}, {words(ask.what)}"
+        what = f"{ask.call.name}, {shorten(ask.what)}"
         answering.notice(f"not allowed: {what} (--yes, or [approve] in holdfast.toml, allows it)")
         return await refuse_everything(ask)
 
@@ -223,50 +227,52 @@ def _refuser(answering: Answering) -> Approver:
 class _Run:
     """One prompt and its answer."""
 
-    def __init__(self, handler: signals.Signals, agent: Agent, answering: Answering) -> None:
-        self._over = threading.Event()
+    def __init__(self, handler: signals.SignalHandler, agent: Agent, answering: RunOutput) -> None:
+        self._finished = threading.Event()
         self._ended = False
-        self._told = handler
+        self._signals = handler
         self._agent = agent
-        self._answering = answering
-        self._gathered = Gathered()
+        self._output = answering
+        self._builder = ResultBuilder()
 
     def answer(self, session: holdfast.Session, content: Content, run_id: str) -> int:
         """Run the agent; return the exit code."""
         try:
-            with self._told.telling(self._cancel):
+            with self._signals.notifying(self._cancel):
                 self._stream(session, content, run_id)
         except AgentError as error:
             self._end(errors.exit_code(error))
             raise
         finally:
-            self._over.set()
+            self._finished.set()
             # After a signal background tasks are not waited for.
-            self._agent.close(settle=_PATIENCE if self._told.came is None else 0.0)
-        code = self._code()
+            self._agent.close(settle=_SETTLE_TIMEOUT_S if self._signals.received is None else 0.0)
+        code = self._exit_code()
         self._end(code)
         return code
 
     def _stream(self, session: holdfast.Session, content: Content, run_id: str) -> None:
         with closing(self._agent.stream(session, content, run_id=run_id)) as events:
             for event in events:
-                self._gathered.take(event)
-                self._answering.take(event)
+                self._builder.add(event)
+                self._output.take(event)
                 self._ended = self._ended or isinstance(event, TurnEnded)
 
     def _end(self, code: int) -> None:
         if self._ended:  # Otherwise a signal arrived before the turn started.
-            self._answering.end(self._gathered.result(), code)
+            self._output.end(self._builder.result(), code)
 
     def _cancel(self, received: signal.Signals) -> bool:
         # A turn cannot be cancelled before it has started, so this is repeated.
-        while not self._agent.cancel(signals.why(received)) and not self._over.wait(_SOON):
+        while not self._agent.cancel(signals.describe(received)) and not self._finished.wait(
+            _POLL_S
+        ):
             pass
         return False
 
-    def _code(self) -> int:
-        if self._told.came is not None:
-            return signals.exit_code(self._told.came)
-        result = self._gathered.result()
+    def _exit_code(self) -> int:
+        if self._signals.received is not None:
+            return signals.exit_code(self._signals.received)
+        result = self._builder.result()
         whole = result.state == "sealed" and result.error is None
-        return 0 if whole else errors.FOUND_A_PROBLEM
+        return 0 if whole else errors.PROBLEM_FOUND

@@ -13,17 +13,17 @@ import click
 
 import holdfast
 from holdfast.cli.command import REF, command
-from holdfast.cli.output.humanize import ago, count, short, words
+from holdfast.cli.output.humanize import ago, count, short_id, shorten
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.labels import line_for
+from holdfast.cli.output.labels import command_line
 from holdfast.cli.output.screen import Screen, Span, screen
-from holdfast.cli.output.spinner import waiting
-from holdfast.cli.store_access import open_to_read, require
+from holdfast.cli.output.spinner import spinner
+from holdfast.cli.store_access import open_readonly, require_store
 from holdfast.errors import NotFound, StorageError
 from holdfast.values import Hit, Message, Page, Role
 
 _MATCH: Final = "bold yellow"
-_AROUND: Final = 120
+_NEIGHBOUR_CHARS: Final = 120
 
 
 @command(
@@ -78,9 +78,9 @@ def search(
     Of several matches in sessions that were forked from each other, the best is shown. `holdfast
     show REF --at NUMBER` goes there. Trashed sessions are not searched.
     """
-    require(store)
-    with _opened(store) as opened:
-        with waiting("Searching") as progress:
+    require_store(store)
+    with _open(store) as opened:
+        with spinner("Searching") as progress:
             opened.catch_up_index(progress)
             found = opened.search(
                 " ".join(query),
@@ -101,15 +101,15 @@ def search(
             print_document(found)
         else:
             _draw(screen(), opened, found)
-            _point(screen(), opened, found, store, by_id=all_branches)
+            _print_show_command(screen(), opened, found, store, by_id=all_branches)
 
 
-def _opened(store: str | None) -> holdfast.Store:
+def _open(store: str | None) -> holdfast.Store:
     """Open an existing store, for writing if possible."""
     try:
         return holdfast.open(store)
     except StorageError:
-        return open_to_read(store)
+        return open_readonly(store)
 
 
 # --------------------------------------------------------------------------------------- drawing
@@ -122,8 +122,8 @@ def _draw(out: Screen, opened: holdfast.Store, found: Page[Hit]) -> None:
     for hit in found:
         for message in hit.before:
             _draw_neighbour(out, message)
-        out.line(*_where(opened, hit))
-        out.line("  ", *_marked(hit))
+        out.line(*_location(opened, hit))
+        out.line("  ", *_snippet_spans(hit))
         for message in hit.after:
             _draw_neighbour(out, message)
         if hit.before or hit.after:
@@ -132,7 +132,7 @@ def _draw(out: Screen, opened: holdfast.Store, found: Page[Hit]) -> None:
         out.line((f"There are more: --limit {min(1000, 2 * len(found))}", "dim"))
 
 
-def _point(
+def _print_show_command(
     out: Screen, opened: holdfast.Store, found: Page[Hit], store: str | None, *, by_id: bool
 ) -> None:
     """Print, on a terminal, the command that shows the first hit."""
@@ -141,12 +141,12 @@ def _point(
         return
     # A number is one of the current history; an id is found on every branch.
     at = first.message_id if by_id else str(first.seq)
-    there = line_for("show", opened.get(first.session_id), "--at", at or "", store=store)
+    there = command_line("show", opened.get(first.session_id), "--at", at or "", store=store)
     out.line()
     out.line(("To go there:  ", "dim"), there)
 
 
-def _where(opened: holdfast.Store, hit: Hit) -> Iterator[Span]:
+def _location(opened: holdfast.Store, hit: Hit) -> Iterator[Span]:
     """Yield the location of a hit: session, message, time, title, number of other matches."""
     yield _name(opened, hit), "bold"
     if hit.seq is None:
@@ -155,19 +155,19 @@ def _where(opened: holdfast.Store, hit: Hit) -> Iterator[Span]:
         yield f"  #{hit.seq} {hit.role}", "cyan"
     yield f"  {ago(hit.created_at)}", "dim"
     if hit.title is not None and hit.seq is not None:
-        yield f"  {words(hit.title, 60)}", ""
+        yield f"  {shorten(hit.title, 60)}", ""
     if hit.more:
         yield f"  and {count(hit.more, 'more match', 'more matches')}", "dim"
 
 
 def _name(opened: holdfast.Store, hit: Hit) -> str:
     try:
-        return opened.get(hit.session_id).key or short(hit.session_id)
+        return opened.get(hit.session_id).key or short_id(hit.session_id)
     except NotFound:  # It was trashed meanwhile.
-        return short(hit.session_id)
+        return short_id(hit.session_id)
 
 
-def _marked(hit: Hit) -> Iterator[Span]:
+def _snippet_spans(hit: Hit) -> Iterator[Span]:
     """Yield a snippet in spans, with the matches styled."""
     at = 0
     for start, end in hit.marks:
@@ -178,5 +178,7 @@ def _marked(hit: Hit) -> Iterator[Span]:
 
 
 def _draw_neighbour(out: Screen, message: Message) -> None:
-    text = words(message.text, _AROUND) or ", ".join(call.name for call in message.tool_calls)
+    text = shorten(message.text, _NEIGHBOUR_CHARS) or ", ".join(
+        call.name for call in message.tool_calls
+    )
     out.line((f"    #{message.seq} {message.role}  {text}", "dim"))

@@ -15,10 +15,10 @@ import click
 import holdfast
 from holdfast.cli import params
 from holdfast.cli.command import command
-from holdfast.cli.output.json_output import print_document, to_ascii
-from holdfast.cli.output.labels import known
+from holdfast.cli.output.json_output import print_document, to_ascii_json
+from holdfast.cli.output.labels import full_name
 from holdfast.cli.output.screen import Screen, screen
-from holdfast.cli.store_access import open_to_change
+from holdfast.cli.store_access import open_existing
 from holdfast.operations.sessions import Changes
 from holdfast.values import SessionInfo
 
@@ -32,14 +32,16 @@ _FIELDS: Final = ("title", "model", "scope", "cwd")
     'holdfast set support-42 --scope ""   # an empty text removes it',
 )
 @click.argument("ref")
-@click.option("--title", type=params.WORDS, help="The title shown in lists.")
-@click.option("--model", type=params.WORDS, help="The model that answers.")
-@click.option("--scope", type=params.WORDS, help="What it belongs to: a channel, a workspace.")
+@click.option("--title", type=params.UTF8_TEXT, help="The title shown in lists.")
+@click.option("--model", type=params.UTF8_TEXT, help="The model that answers.")
+@click.option("--scope", type=params.UTF8_TEXT, help="What it belongs to: a channel, a workspace.")
 @click.option("--cwd", type=params.DIRECTORY, metavar="DIR", help="Its working directory.")
-@click.option("--meta", type=params.WORDS, multiple=True, metavar="NAME=TEXT", help=params.METADATA)
+@click.option(
+    "--meta", type=params.UTF8_TEXT, multiple=True, metavar="NAME=TEXT", help=params.METADATA_HELP
+)
 @click.option(
     "--unset",
-    type=params.WORDS,
+    type=params.UTF8_TEXT,
     multiple=True,
     metavar="NAME",
     help="Remove this name from the metadata.  [repeatable]",
@@ -60,7 +62,7 @@ def set(
     changes = _changes(fields, meta, unset)
     if not changes:
         raise click.UsageError("Nothing to change: pass an option such as --title.")
-    _change(store, ref, changes, as_json=as_json)
+    _update_one(store, ref, changes, as_json=as_json)
 
 
 @command(
@@ -68,13 +70,13 @@ def set(
     'holdfast rename support-42 "The lost parcel" --json',
 )
 @click.argument("ref")
-@click.argument("title", type=params.WORDS)
+@click.argument("title", type=params.UTF8_TEXT)
 def rename(*, ref: str, title: str, store: str | None, as_json: bool) -> None:
     """Give a session a title.
 
     Its id and its key stay as they are. An empty TITLE removes the title.
     """
-    _change(store, ref, {"title": title or None}, as_json=as_json)
+    _update_one(store, ref, {"title": title or None}, as_json=as_json)
 
 
 @command(
@@ -86,7 +88,7 @@ def rename(*, ref: str, title: str, store: str | None, as_json: bool) -> None:
 def pin(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -> None:
     """Keep sessions at the top of the list."""
     outcome = "no longer pinned" if off else "pinned"
-    _mark(store, refs, {"pinned": not off}, outcome, as_json=as_json)
+    _update_many(store, refs, {"pinned": not off}, outcome, as_json=as_json)
 
 
 @command(
@@ -101,7 +103,7 @@ def archive(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: boo
     `holdfast ls` lists them only with --archived or --all.
     """
     outcome = "no longer archived" if off else "archived"
-    _mark(store, refs, {"archived": not off}, outcome, as_json=as_json)
+    _update_many(store, refs, {"archived": not off}, outcome, as_json=as_json)
 
 
 # ------------------------------------------------------------------------------------- one session
@@ -110,7 +112,7 @@ def archive(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: boo
 def _changes(
     fields: dict[str, str | None], meta: tuple[str, ...], unset: tuple[str, ...]
 ) -> Changes:
-    metadata = params.metadata(meta)
+    metadata = params.parse_metadata(meta)
     both = metadata.keys() & {*unset}
     if both:
         raise click.UsageError(
@@ -127,20 +129,20 @@ def _changes(
     return changes
 
 
-def _change(store: str | None, ref: str, changes: Changes, *, as_json: bool) -> None:
-    with open_to_change(store) as opened:
+def _update_one(store: str | None, ref: str, changes: Changes, *, as_json: bool) -> None:
+    with open_existing(store) as opened:
         session = opened.get(ref)
         before = session.info()
         after = session.update(**changes)
     if as_json:
         print_document(after)
         return
-    _say(screen(), before, after)
+    _print_differences(screen(), before, after)
 
 
-def _say(out: Screen, before: SessionInfo, after: SessionInfo) -> None:
+def _print_differences(out: Screen, before: SessionInfo, after: SessionInfo) -> None:
     lines = list(_differences(before, after))
-    out.line((known(after), "cyan"), ":" if lines else ": nothing to change")
+    out.line((full_name(after), "cyan"), ":" if lines else ": nothing to change")
     width = max((len(name) for name, _, _ in lines), default=0)
     for name, was, now in lines:
         out.line(
@@ -155,7 +157,7 @@ def _differences(before: SessionInfo, after: SessionInfo) -> Iterator[tuple[str,
             yield field, was or "", now or ""
     for name in dict.fromkeys([*before.metadata, *after.metadata]):
         texts = [
-            to_ascii(info.metadata[name]) if name in info.metadata else ""
+            to_ascii_json(info.metadata[name]) if name in info.metadata else ""
             for info in (before, after)
         ]
         if texts[0] != texts[1]:
@@ -165,17 +167,17 @@ def _differences(before: SessionInfo, after: SessionInfo) -> Iterator[tuple[str,
 # ---------------------------------------------------------------------------------- several of them
 
 
-def _mark(
+def _update_many(
     store: str | None, refs: tuple[str, ...], changes: Changes, outcome: str, *, as_json: bool
 ) -> None:
-    with open_to_change(store) as opened:
+    with open_existing(store) as opened:
         found = [session.update(**changes) for session in find_all(opened, refs)]
     if as_json:
         print_document(found)
         return
     out = screen()
     for info in found:
-        out.line((known(info), "cyan"), f": {outcome}")
+        out.line((full_name(info), "cyan"), f": {outcome}")
 
 
 def find_all(opened: holdfast.Store, refs: tuple[str, ...]) -> list[holdfast.Session]:

@@ -15,24 +15,24 @@ import click
 import holdfast
 from holdfast.cli import params
 from holdfast.cli.command import command
-from holdfast.cli.output.humanize import ago, count, moved, relation_to, short
-from holdfast.cli.output.json_output import print_document, to_ascii
+from holdfast.cli.output.humanize import ago, count, describe_move, describe_relation, short_id
+from holdfast.cli.output.json_output import print_document, to_ascii_json
 from holdfast.cli.output.pager import paged
 from holdfast.cli.output.screen import Screen
-from holdfast.cli.output.transcript import Conversation, Look, spent
-from holdfast.cli.store_access import open_to_read
+from holdfast.cli.output.transcript import DisplayOptions, Transcript, usage_facts
+from holdfast.cli.store_access import open_readonly
 from holdfast.codec import encode_text
 from holdfast.errors import Damaged, MessageNotFound
-from holdfast.operations.positions import locate
+from holdfast.operations.positions import resolve_position
 from holdfast.session import number_of
 from holdfast.storage.protocol import Snapshot
 from holdfast.values import BranchInfo, Link, Message, SessionInfo, TurnInfo
 
-_BEGINNINGS: Final = frozenset({"start", "fork", "continue"})
-_AROUND: Final = 10
+_INITIAL_REASONS: Final = frozenset({"start", "fork", "continue"})
+_EXCERPT_MESSAGES: Final = 10
 
 
-class Wanted(NamedTuple):
+class MessageSelection(NamedTuple):
     """Which messages of a session to show."""
 
     branch: int | None = None
@@ -104,22 +104,24 @@ def show(
     """
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other.")
-    with open_to_read(store) as opened:
+    with open_readonly(store) as opened:
         session = opened.get(ref)
-        found = choose(opened, session, Wanted(branch, at, limit))
+        found = select(opened, session, MessageSelection(branch, at, limit))
         if raw:
             _print_raw(found.messages)
         elif as_json:
             _print_json(opened, session, found)
         else:
             with paged(wanted=pager) as out:
-                _draw(out, session, found, Look(tools, thinking, found.at))
+                _draw(out, session, found, DisplayOptions(tools, thinking, found.at))
 
 
 # ----------------------------------------------------------------------------------- to choose
 
 
-def choose(opened: holdfast.Store, session: holdfast.Session, selection: Wanted) -> Excerpt:
+def select(
+    opened: holdfast.Store, session: holdfast.Session, selection: MessageSelection
+) -> Excerpt:
     """Read the selected messages."""
     branches = {branch.number: branch for branch in session.branches()}
     number, at = selection.branch or max(branches), None
@@ -133,7 +135,7 @@ def choose(opened: holdfast.Store, session: holdfast.Session, selection: Wanted)
         return Excerpt(branch, session.messages(limit=selection.limit, branch=number))
     if not at:
         raise MessageNotFound("messages are numbered from 1; there is no message 0.")
-    around = selection.limit or _AROUND
+    around = selection.limit or _EXCERPT_MESSAGES
     first = max(1, at - around // 2)
     messages = session.messages(after=first - 1, limit=around, branch=number)
     return Excerpt(branch, messages, at)
@@ -143,14 +145,14 @@ def _find(
     opened: holdfast.Store, session: holdfast.Session, at: str, branch: int | None
 ) -> tuple[int, int]:
     """Resolve a message's number or id: (branch, seq)."""
-    position = params.place(at.removeprefix("#"), branch)
+    position = params.parse_position(at.removeprefix("#"), branch)
     n = number_of(session)
 
     def run(snapshot: Snapshot) -> tuple[int, int]:
         head = snapshot.head(n)
         if head is None:
             raise Damaged(f"session {session.id} has lost its head")
-        found = locate(snapshot, head, position)
+        found = resolve_position(snapshot, head, position)
         numbers = {row.n: row.number for row in snapshot.branches(n)}
         return numbers[found.branch], found.seq
 
@@ -194,17 +196,17 @@ def _print_json(opened: holdfast.Store, session: holdfast.Session, found: Excerp
     )
 
 
-def _draw(out: Screen, session: holdfast.Session, found: Excerpt, look: Look) -> None:
+def _draw(out: Screen, session: holdfast.Session, found: Excerpt, look: DisplayOptions) -> None:
     info, branches = session.info(), session.branches()
     _draw_header(out, info, found.branch)
     _draw_rest(out, found.earlier, "earlier")
-    conversation = Conversation(
+    conversation = Transcript(
         out,
         _turns(session, found.messages),
         session=session.id,
         abandoned=info.interrupted,
         look=look,
-        marks=marks(found.branch, branches, session.lineage()),
+        marks=origin_marks(found.branch, branches, session.lineage()),
     )
     # In a session with several branches, a turn may be empty because its messages are on another.
     empty_turns = len(branches) == 1
@@ -244,9 +246,9 @@ def _draw_header(out: Screen, info: SessionInfo, branch: BranchInfo) -> None:
         ("model", info.model),
         ("cwd", info.cwd),
         ("goal", goal),
-        ("metadata", to_ascii(info.metadata) if info.metadata else None),
+        ("metadata", to_ascii_json(info.metadata) if info.metadata else None),
         ("state", _state(info)),
-        ("from", info.parent and relation_to(info.parent, info.relation)),
+        ("from", info.parent and describe_relation(info.parent, info.relation)),
         ("branch", _branch(branch)),
         ("holds", _amount(info, branch)),
         ("active", f"{ago(info.updated_at)}, created {ago(info.created_at)}"),
@@ -272,24 +274,24 @@ def _branch(branch: BranchInfo) -> str | None:
 
 def _amount(info: SessionInfo, branch: BranchInfo) -> str:
     here = "" if branch.active else " on this branch"
-    spending = spent(info.usage, info.cost)
+    spending = usage_facts(info.usage, info.cost)
     return ", ".join((count(branch.seq, "message") + here, count(info.turns, "turn"), *spending))
 
 
 # -------------------------------------------------------------------------------------- marks
 
 
-def marks(
+def origin_marks(
     branch: BranchInfo, branches: Sequence[BranchInfo], lineage: Sequence[Link]
 ) -> Mapping[int, Sequence[str]]:
     """Return marks where a history diverged from a branch or session, by the seq before them."""
     found: dict[int, list[str]] = {}
-    way = _way(branch, branches, lineage[-1].session_id)
+    way = _branch_path(branch, branches, lineage[-1].session_id)
     for one in way:
-        if one.reason not in _BEGINNINGS:
+        if one.reason not in _INITIAL_REASONS:
             # Every move opens the branch with the next number.
             previous = f"the previous history is on branch {one.number - 1}"
-            mark = f"{moved(one.reason, one.fork_seq)}; {previous}"
+            mark = f"{describe_move(one.reason, one.fork_seq)}; {previous}"
             found.setdefault(one.fork_seq, []).append(mark)
     shared = way[-1].fork_seq
     for link in reversed(lineage):
@@ -298,13 +300,15 @@ def marks(
         if link.parent is None or link.relation not in {"fork", "continue"} or not seq > 0:
             break
         if link is lineage[-1] or seq < shared:
-            mark = f"{relation_to(short(link.parent), link.relation)} at {seq}"
+            mark = f"{describe_relation(short_id(link.parent), link.relation)} at {seq}"
             found.setdefault(seq, []).insert(0, mark)
             shared = seq
     return found
 
 
-def _way(branch: BranchInfo, branches: Sequence[BranchInfo], session: str) -> list[BranchInfo]:
+def _branch_path(
+    branch: BranchInfo, branches: Sequence[BranchInfo], session: str
+) -> list[BranchInfo]:
     """Return the branches of this session that a history consists of, the last one first."""
     known = {one.number: one for one in branches}
     way = [branch]

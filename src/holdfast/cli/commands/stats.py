@@ -15,19 +15,19 @@ import click
 import msgspec
 
 from holdfast.cli.command import command
-from holdfast.cli.output.humanize import amount, count, money, size
+from holdfast.cli.output.humanize import compact_number, count, money, size
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Column, Screen, Span, screen
-from holdfast.cli.store_access import open_to_read
+from holdfast.cli.store_access import open_readonly
 from holdfast.values import DayUsage, ModelUsage, Stats, Usage
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
-_NOTHING: Final = "·"
+_EMPTY_BAR: Final = "·"
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
-_LABEL: Final = 11  # cells before a row of bars
-_SUM: Final = 16  # and after it
-_WIDEST: Final = 20
-_FEWEST: Final = 7
+_LABEL_CELLS: Final = 11  # cells before a row of bars
+_TOTAL_CELLS: Final = 16  # and after it
+_BAR_CELLS: Final = 20
+_MIN_BARS: Final = 7
 
 
 @command(
@@ -48,8 +48,8 @@ def stats(*, days: int, store: str | None, as_json: bool) -> None:
     Growth counts the sessions created on a day, and the messages they hold now. Usage and cost are
     those of all model calls on that day, in all sessions.
     """
-    with open_to_read(store) as opened:
-        found = since(opened.stats(), datetime.now(UTC).date() - timedelta(days=days - 1))
+    with open_readonly(store) as opened:
+        found = with_days_since(opened.stats(), datetime.now(UTC).date() - timedelta(days=days - 1))
         url = opened.url
     models = by_model(found.days)
     if as_json:
@@ -64,7 +64,7 @@ def stats(*, days: int, store: str | None, as_json: bool) -> None:
 # ------------------------------------------------------------------------------------ to count
 
 
-def since(found: Stats, first: date) -> Stats:
+def with_days_since(found: Stats, first: date) -> Stats:
     """Return the statistics without the days before `first`."""
     return msgspec.structs.replace(
         found,
@@ -83,17 +83,17 @@ def by_model(days: Iterable[DayUsage]) -> list[ModelUsage]:
     return sorted(found, key=lambda one: (-one.cost, -one.usage.total, one.model or ""))
 
 
-def row(values: Mapping[date, float], days: Sequence[Sequence[date]]) -> str:
+def sparkline(values: Mapping[date, float], days: Sequence[Sequence[date]]) -> str:
     """Return a sparkline: one bar per group of days, scaled to the highest."""
     sums = [sum(values.get(day, 0) for day in group) for group in days]
     highest = max(sums)
     return "".join(
-        _BARS[min(int(one / highest * len(_BARS)), len(_BARS) - 1)] if one else _NOTHING
+        _BARS[min(int(one / highest * len(_BARS)), len(_BARS) - 1)] if one else _EMPTY_BAR
         for one in sums
     )
 
 
-def groups(today: date, days: int, most: int) -> list[list[date]]:
+def group_days(today: date, days: int, most: int) -> list[list[date]]:
     """Divide the days up to today into at most `most` groups of equal length."""
     length = -(-days // most)
     whole = -(-days // length) * length
@@ -101,7 +101,7 @@ def groups(today: date, days: int, most: int) -> list[list[date]]:
     return [every[n : n + length] for n in range(0, whole, length)]
 
 
-def bar(share: float, width: int = _WIDEST) -> str:
+def horizontal_bar(share: float, width: int = _BAR_CELLS) -> str:
     """Return a horizontal bar for a share of 1, precise to an eighth of a cell."""
     eighths = round(share * width * 8)
     whole, rest = divmod(eighths, 8)
@@ -114,23 +114,23 @@ def bar(share: float, width: int = _WIDEST) -> str:
 def _draw_amounts(out: Screen, url: str, found: Stats) -> None:
     facts = (
         ("store", url),
-        ("sessions", f"{found.sessions:,}{_beside(found.trashed, 'in the trash')}"),
+        ("sessions", f"{found.sessions:,}{_in_parentheses(found.trashed, 'in the trash')}"),
         ("messages", f"{found.messages:,} on {count(found.branches, 'branch', 'branches')}"),
-        ("turns", f"{found.turns:,}{_beside(found.open_turns, 'open')}"),
+        ("turns", f"{found.turns:,}{_in_parentheses(found.open_turns, 'open')}"),
         ("blobs", f"{found.blobs:,} ({size(found.blob_bytes)})"),
         ("on disk", size(found.file_bytes)),
     )
     for name, value in facts:
-        out.fact(f"{name:<{_LABEL}}", value)
+        out.fact(f"{name:<{_LABEL_CELLS}}", value)
 
 
-def _beside(number: int, what: str) -> str:
+def _in_parentheses(number: int, what: str) -> str:
     return f" ({number:,} {what})" if number else ""
 
 
 def _draw_days(out: Screen, found: Stats, days: int) -> None:
-    most = max(_FEWEST, out.width - _LABEL - _SUM)
-    spans = groups(datetime.now(UTC).date(), days, most)
+    most = max(_MIN_BARS, out.width - _LABEL_CELLS - _TOTAL_CELLS)
+    spans = group_days(datetime.now(UTC).date(), days, most)
     each = "" if len(spans[0]) == 1 else f", a bar for {len(spans[0])} days"
     out.line()
     out.line((f"{spans[0][0]} to {spans[-1][-1]}{each}", "bold"))
@@ -141,15 +141,15 @@ def _draw_days(out: Screen, found: Stats, days: int) -> None:
     for one in found.days:
         tokens[one.day] = tokens.get(one.day, 0) + one.usage.total
         costs[one.day] = costs.get(one.day, Decimal(0)) + one.cost
-    _draw_row(out, "sessions", row(sessions, spans), amount(sum(sessions.values())))
-    _draw_row(out, "messages", row(messages, spans), amount(sum(messages.values())))
-    _draw_row(out, "tokens", row(tokens, spans), amount(sum(tokens.values())))
+    _draw_row(out, "sessions", sparkline(sessions, spans), compact_number(sum(sessions.values())))
+    _draw_row(out, "messages", sparkline(messages, spans), compact_number(sum(messages.values())))
+    _draw_row(out, "tokens", sparkline(tokens, spans), compact_number(sum(tokens.values())))
     dear = {day: float(cost) for day, cost in costs.items()}
-    _draw_row(out, "cost", row(dear, spans), money(sum(costs.values(), Decimal(0))))
+    _draw_row(out, "cost", sparkline(dear, spans), money(sum(costs.values(), Decimal(0))))
 
 
 def _draw_row(out: Screen, name: str, bars: str, total: str) -> None:
-    out.line((f"{name:<{_LABEL}}", "dim"), (bars, "green"), f"  {total}")
+    out.line((f"{name:<{_LABEL_CELLS}}", "dim"), (bars, "green"), f"  {total}")
 
 
 def _draw_models(out: Screen, models: Sequence[ModelUsage]) -> None:
@@ -166,7 +166,7 @@ def _draw_models(out: Screen, models: Sequence[ModelUsage]) -> None:
             f"{one.usage.input:,}",
             f"{one.usage.output:,}",
             money(one.cost),
-            (bar(weight / highest) if weight else "", "green"),
+            (horizontal_bar(weight / highest) if weight else "", "green"),
         )
         for one, weight in zip(models, weights, strict=True)
     ]

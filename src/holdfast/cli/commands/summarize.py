@@ -7,9 +7,9 @@ import click
 from holdfast.cli import params
 from holdfast.cli.command import command
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.labels import called
+from holdfast.cli.output.labels import short_name
 from holdfast.cli.output.screen import screen
-from holdfast.cli.store_access import open_to_change
+from holdfast.cli.store_access import open_existing
 
 
 @command(
@@ -33,9 +33,9 @@ def summarize(
     as before. TEXT is read from standard input if it is omitted or "-". `holdfast undo` undoes the
     summary together with the turn before it.
     """
-    summary = params.text(text)
-    place = None if upto is None else params.place(upto, None)
-    with open_to_change(store) as opened:
+    summary = params.read_text(text)
+    place = None if upto is None else params.parse_position(upto, None)
+    with open_existing(store) as opened:
         session = opened.get(ref)
         head = session.summarize(summary, upto=place)
         message = session.messages(branch=head.branch, after=head.seq - 1, limit=1)[0]
@@ -50,4 +50,4 @@ def summarize(
             }
         )
         return
-    screen().line(f"summary of {called(session)} stored as message {head.seq}")
+    screen().line(f"summary of {short_name(session)} stored as message {head.seq}")

@@ -7,10 +7,10 @@ import click
 from holdfast.cli import errors
 from holdfast.cli.command import TRASHED_REF, command
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.labels import known, line_for
+from holdfast.cli.output.labels import command_line, full_name
 from holdfast.cli.output.screen import screen
-from holdfast.cli.store_access import open_to_change
-from holdfast.cli.trash_lookup import find_any, find_thrown_away
+from holdfast.cli.store_access import open_existing
+from holdfast.cli.trash_lookup import find_any, find_trashed
 from holdfast.errors import KeyTaken
 
 
@@ -25,7 +25,7 @@ def trash(*, refs: tuple[str, ...], store: str | None, as_json: bool) -> None:
     They are no longer listed (`holdfast ls --trashed` lists them), and other sessions may use
     their keys. Nothing is erased, however long they stay there: `holdfast purge` does that.
     """
-    with open_to_change(store) as opened:
+    with open_existing(store) as opened:
         ids = dict.fromkeys(find_any(opened, ref).id for ref in refs)
         thrown = [opened.trash(id) for id in ids]
     if as_json:
@@ -33,8 +33,8 @@ def trash(*, refs: tuple[str, ...], store: str | None, as_json: bool) -> None:
         return
     out = screen()
     for info in thrown:
-        back = line_for("restore", info, store=store)
-        out.line((known(info), "cyan"), f": in the trash; restore: {back}")
+        back = command_line("restore", info, store=store)
+        out.line((full_name(info), "cyan"), f": in the trash; restore: {back}")
 
 
 @command(
@@ -49,14 +49,14 @@ def restore(*, ref: str, keyless: bool, store: str | None, as_json: bool) -> Non
 
     It is restored unchanged, its key included.
     """
-    with open_to_change(store) as opened:
-        session = find_thrown_away(opened, ref)
+    with open_existing(store) as opened:
+        session = find_trashed(opened, ref)
         was = session.info()
-        with errors.hint(KeyTaken, f"{line_for('restore', was, store=store)} --keyless"):
+        with errors.hint(KeyTaken, f"{command_line('restore', was, store=store)} --keyless"):
             info = opened.restore(session.id, keyless=keyless)
     if as_json:
         print_document(info)
         return
     outcome = "restored" if was.trashed else "is not in the trash"
     lost = f", without its key {was.key}" if was.key != info.key else ""
-    screen().line((known(info), "cyan"), f": {outcome}{lost}")
+    screen().line((full_name(info), "cyan"), f": {outcome}{lost}")

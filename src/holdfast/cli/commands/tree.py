@@ -16,12 +16,12 @@ import msgspec
 
 import holdfast
 from holdfast.cli.command import command
-from holdfast.cli.output.humanize import ago, count, short
+from holdfast.cli.output.humanize import ago, count, short_id
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.pager import paged
 from holdfast.cli.output.screen import Screen, Span
-from holdfast.cli.output.transcript import one_line
-from holdfast.cli.store_access import open_to_read
+from holdfast.cli.output.transcript import message_preview
+from holdfast.cli.store_access import open_readonly
 from holdfast.clock import to_datetime
 from holdfast.errors import SessionNotFound
 from holdfast.session import number_of
@@ -29,7 +29,7 @@ from holdfast.storage.protocol import SessionRow, Snapshot
 from holdfast.values import BranchInfo, LinkState, Relation
 
 
-class Relative(msgspec.Struct, frozen=True, kw_only=True):
+class FamilyMember(msgspec.Struct, frozen=True, kw_only=True):
     """A session of the family; `at` is the length of the parent's history it started with."""
 
     id: str
@@ -44,11 +44,11 @@ class Relative(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime | None = None
 
 
-class Twig(NamedTuple):
+class TreeNode(NamedTuple):
     """A line of the drawing, and the nodes below it."""
 
     spans: list[Span]
-    below: list[Twig]
+    children: list[TreeNode]
 
 
 @command(
@@ -66,7 +66,7 @@ def tree(*, ref: str, pager: bool, store: str | None, as_json: bool) -> None:
     undo, rewind, redo, replace or clear: the drawing shows which messages are its own, and when and
     how it was left. `holdfast show REF --branch N` shows one.
     """
-    with open_to_read(store) as opened:
+    with open_readonly(store) as opened:
         session = opened.get(ref)
         family = opened.backend.read(lambda snapshot: _family(snapshot, number_of(session)))
         branches = session.branches()
@@ -74,46 +74,46 @@ def tree(*, ref: str, pager: bool, store: str | None, as_json: bool) -> None:
             print_document({"session": session.id, "family": family, "branches": branches})
             return
         with paged(wanted=pager) as out:
-            root = _grow(out, family, session, branches)
-            for before, spans in drawn(root):
-                out.brief((before, "dim"), *spans)
+            root = _build_tree(out, family, session, branches)
+            for before, spans in tree_lines(root):
+                out.truncated_line((before, "dim"), *spans)
 
 
 # ------------------------------------------------------------------------------------- to read
 
 
-def _family(snapshot: Snapshot, session: int) -> list[Relative]:
+def _family(snapshot: Snapshot, session: int) -> list[FamilyMember]:
     """Read the whole family, parents before their children."""
-    found: list[Relative] = []
+    found: list[FamilyMember] = []
     pending = [_root(snapshot, session)]
     seen = {pending[0].id}
     while pending:
         found.append(pending.pop())
         children = [row for row in snapshot.children(found[-1].id) if row.id not in seen]
         seen.update(row.id for row in children)
-        pending += [_relative(snapshot, row) for row in reversed(children)]
+        pending += [_family_member(snapshot, row) for row in reversed(children)]
     return found
 
 
-def _root(snapshot: Snapshot, session: int) -> Relative:
+def _root(snapshot: Snapshot, session: int) -> FamilyMember:
     """Return the root of the family; of a purged root only the id may be known."""
     row = snapshot.session(session)
     seen: set[str] = set()
     while row is not None and row.parent is not None and row.parent not in seen:
         seen.add(row.id)
-        above = snapshot.relative(row.parent)
+        above = snapshot.session_or_stub(row.parent)
         if above is None:
-            return Relative(id=row.parent)
+            return FamilyMember(id=row.parent)
         row = above
     if row is None:
         raise SessionNotFound("this session is no longer in the store.")
-    return _relative(snapshot, row)
+    return _family_member(snapshot, row)
 
 
-def _relative(snapshot: Snapshot, row: SessionRow) -> Relative:
+def _family_member(snapshot: Snapshot, row: SessionRow) -> FamilyMember:
     head, first = snapshot.head(row.n), snapshot.branch(row.n, 1)
     state: LinkState = "live" if row.trashed_at is None else "trashed"
-    return Relative(
+    return FamilyMember(
         id=row.id,
         parent=row.parent,
         relation=row.relation,
@@ -130,22 +130,22 @@ def _relative(snapshot: Snapshot, row: SessionRow) -> Relative:
 # ------------------------------------------------------------------------------------- to draw
 
 
-def _grow(
+def _build_tree(
     out: Screen,
-    family: list[Relative],
+    family: list[FamilyMember],
     session: holdfast.Session,
     branches: list[BranchInfo],
-) -> Twig:
+) -> TreeNode:
     """Return the tree of sessions, with the branches under the given session."""
-    nodes = {one.id: Twig(_session(out, one, session.id), []) for one in family}
+    nodes = {one.id: TreeNode(_session(out, one, session.id), []) for one in family}
     if len(branches) > 1:
-        nodes[session.id].below.extend(_branches(session, branches))
+        nodes[session.id].children.extend(_branches(session, branches))
     for one in family[1:]:
-        nodes[one.parent or ""].below.append(nodes[one.id])
+        nodes[one.parent or ""].children.append(nodes[one.id])
     return nodes[family[0].id]
 
 
-def _session(out: Screen, one: Relative, marked: str) -> list[Span]:
+def _session(out: Screen, one: FamilyMember, marked: str) -> list[Span]:
     relation = (
         "" if one.relation is None else f"{one.relation}{f' at {one.at}' if one.at else ''}  "
     )
@@ -155,7 +155,7 @@ def _session(out: Screen, one: Relative, marked: str) -> list[Span]:
     return [
         ("▶ " if one.id == marked else "", "bold yellow"),
         (relation, "magenta"),
-        (short(one.id) if out.terminal else one.id, "cyan"),
+        (short_id(one.id) if out.terminal else one.id, "cyan"),
         "" if one.state == "live" else (f"  {one.state}", "red"),
         f"  {one.key}" if one.key else "",
         (f"  {one.title}" if one.title else "", "bold"),
@@ -163,13 +163,13 @@ def _session(out: Screen, one: Relative, marked: str) -> list[Span]:
     ]
 
 
-def _branches(session: holdfast.Session, branches: Iterable[BranchInfo]) -> Iterator[Twig]:
+def _branches(session: holdfast.Session, branches: Iterable[BranchInfo]) -> Iterator[TreeNode]:
     """Yield the top-level branches, with each other branch under the one it diverged from."""
-    nodes: dict[int, Twig] = {}
+    nodes: dict[int, TreeNode] = {}
     for one in branches:
-        nodes[one.number] = Twig(_branch(session, one), [])
+        nodes[one.number] = TreeNode(_branch(session, one), [])
         if one.parent is not None and one.parent_id == session.id:
-            nodes[one.parent].below.append(nodes[one.number])
+            nodes[one.parent].children.append(nodes[one.number])
         else:
             yield nodes[one.number]
 
@@ -202,18 +202,18 @@ def _first_words(session: holdfast.Session, one: BranchInfo) -> str:
     if one.seq == one.fork_seq:
         return ""
     found = session.messages(after=one.fork_seq, limit=1, branch=one.number)
-    return one_line(found[0])
+    return message_preview(found[0])
 
 
-def drawn(root: Twig) -> Iterator[tuple[str, list[Span]]]:
+def tree_lines(root: TreeNode) -> Iterator[tuple[str, list[Span]]]:
     """Yield the lines of a tree, each with its prefix of box-drawing characters."""
     pending = [("", "", root)]
     while pending:
         before, under, node = pending.pop()
         yield before, node.spans
-        if len(node.below) == 1:
-            pending.append((f"{under}↳ ", under, node.below[0]))
+        if len(node.children) == 1:
+            pending.append((f"{under}↳ ", under, node.children[0]))
             continue
-        for n, one in reversed(list(enumerate(node.below, 1))):
-            strokes = ("└─ ", "   ") if n == len(node.below) else ("├─ ", "│  ")
+        for n, one in reversed(list(enumerate(node.children, 1))):
+            strokes = ("└─ ", "   ") if n == len(node.children) else ("├─ ", "│  ")
             pending.append((under + strokes[0], under + strokes[1], one))

@@ -19,25 +19,25 @@ from holdfast.cli.command import command
 from holdfast.cli.errors import hint
 from holdfast.cli.output.humanize import count
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.labels import line_for
+from holdfast.cli.output.labels import command_line
 from holdfast.cli.output.screen import screen
-from holdfast.cli.store_access import open_to_change
+from holdfast.cli.store_access import open_existing
 from holdfast.errors import BadQuery
 from holdfast.values import BranchInfo, Head
 
 
-class Move(NamedTuple):
+class HeadMove(NamedTuple):
     """A move of the head: the abandoned branch, the new branch, and the seq it starts at."""
 
     session: holdfast.Session
-    left: BranchInfo
-    now: BranchInfo
+    previous: BranchInfo
+    current: BranchInfo
     seq: int
 
     @property
-    def needless(self) -> bool:
+    def is_noop(self) -> bool:
         """True if the history ended there already, so that no branch was opened."""
-        return self.left is self.now
+        return self.previous is self.current
 
 
 @command(
@@ -61,9 +61,9 @@ def undo(*, ref: str, turns: int, store: str | None, as_json: bool) -> None:
     something new is appended; after that, `holdfast tree` shows where it is.
     """
     move = _move(store, ref, lambda session: session.undo(turns))
-    taken = _span(move.seq + 1, move.left.seq)
+    taken = _span(move.seq + 1, move.previous.seq)
     where = f"the history ends at {move.seq}" if move.seq else "the history is empty"
-    _say(move, f"undone {taken}, {where}; {_redo(move, store)}", as_json=as_json)
+    _print_result(move, f"undone {taken}, {where}; {_redo(move, store)}", as_json=as_json)
 
 
 @command(
@@ -78,9 +78,9 @@ def redo(*, ref: str, store: str | None, as_json: bool) -> None:
     there is nothing to redo: use `holdfast tree` and `holdfast rewind REF N --branch B`.
     """
     move = _move(store, ref, lambda session: session.redo())
-    target = str(move.left.seq), "--branch", str(move.left.number)
-    back = line_for("rewind", move.session, *target, store=store)
-    _say(move, f"redone, the history ends at {move.seq}; undo: {back}", as_json=as_json)
+    target = str(move.previous.seq), "--branch", str(move.previous.number)
+    back = command_line("rewind", move.session, *target, store=store)
+    _print_result(move, f"redone, the history ends at {move.seq}; undo: {back}", as_json=as_json)
 
 
 @command(
@@ -100,10 +100,12 @@ def rewind(*, ref: str, to: str, branch: int | None, store: str | None, as_json:
     its id; write id:7 for an id that looks like a number. Inside a tool call the history goes back
     to before the call.
     """
-    place = params.place(to, branch)
+    place = params.parse_position(to, branch)
     move = _move(store, ref, lambda session: session.rewind(place))
-    result = f"rewound to {move.seq}{moved(move.now)}; {_redo(move, store)}"
-    _say(move, f"it ends at {move.seq} already" if move.needless else result, as_json=as_json)
+    result = f"rewound to {move.seq}{cut_note(move.current)}; {_redo(move, store)}"
+    _print_result(
+        move, f"it ends at {move.seq} already" if move.is_noop else result, as_json=as_json
+    )
 
 
 @command(
@@ -117,48 +119,48 @@ def clear(*, ref: str, store: str | None, as_json: bool) -> None:
     The session keeps its name, and all that was said stays readable: `holdfast tree` shows where.
     """
     move = _move(store, ref, lambda session: session.clear())
-    result = f"cleared {count(move.left.seq, 'message')}; {_redo(move, store)}"
-    _say(move, "it is empty already" if move.needless else result, as_json=as_json)
+    result = f"cleared {count(move.previous.seq, 'message')}; {_redo(move, store)}"
+    _print_result(move, "it is empty already" if move.is_noop else result, as_json=as_json)
 
 
-def moved(branch: BranchInfo) -> str:
+def cut_note(branch: BranchInfo) -> str:
     """Return a note if a branch starts before the requested message; else ""."""
     if branch.asked_seq == branch.fork_seq:
         return ""
     return f" ({branch.asked_seq} is inside a tool call)"
 
 
-def _move(store: str | None, ref: str, act: Callable[[holdfast.Session], Head]) -> Move:
-    with open_to_change(store) as opened:
+def _move(store: str | None, ref: str, act: Callable[[holdfast.Session], Head]) -> HeadMove:
+    with open_existing(store) as opened:
         session = opened.get(ref)
         before = session.head()
-        tree = line_for("tree", session, store=store)
+        tree = command_line("tree", session, store=store)
         with hint(BadQuery, f"`{tree}` shows all branches, `holdfast rewind` goes to any of them"):
             head = act(session)
         branches = {branch.number: branch for branch in session.branches()}
     now = branches[head.branch]
     left = now if head.branch == before.branch else branches[head.branch - 1]
-    return Move(session, left, now, head.seq)
+    return HeadMove(session, left, now, head.seq)
 
 
-def _redo(move: Move, store: str | None) -> str:
-    return f"redo: {line_for('redo', move.session, store=store)}"
+def _redo(move: HeadMove, store: str | None) -> str:
+    return f"redo: {command_line('redo', move.session, store=store)}"
 
 
 def _span(first: int, last: int) -> str:
     return f"message {first}" if first == last else f"messages {first} to {last}"
 
 
-def _say(move: Move, result: str, *, as_json: bool) -> None:
+def _print_result(move: HeadMove, result: str, *, as_json: bool) -> None:
     if as_json:
         print_document(
             {
                 "session": move.session.id,
                 "key": move.session.key,
-                "moved": not move.needless,
-                "asked": move.seq if move.needless else move.now.asked_seq,
-                "head": Head(move.now.number, move.seq),
-                "left": move.left.head,
+                "moved": not move.is_noop,
+                "asked": move.seq if move.is_noop else move.current.asked_seq,
+                "head": Head(move.current.number, move.seq),
+                "left": move.previous.head,
             }
         )
         return

@@ -14,11 +14,11 @@ import click
 
 from holdfast.cli import params
 from holdfast.cli.command import command
-from holdfast.cli.output.humanize import count, size, words
-from holdfast.cli.output.json_output import print_document, to_ascii
+from holdfast.cli.output.humanize import count, shorten, size
+from holdfast.cli.output.json_output import print_document, to_ascii_json
 from holdfast.cli.output.pager import paged
 from holdfast.cli.output.screen import Screen, Span
-from holdfast.cli.store_access import open_to_read
+from holdfast.cli.store_access import open_readonly
 from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
 from holdfast.values import (
     JSON,
@@ -34,17 +34,17 @@ from holdfast.values import (
     Window,
 )
 
-_READERS: Final[Mapping[Provider, Callable[[Mapping[str, JSON]], Message]]] = {
+_DECODERS: Final[Mapping[Provider, Callable[[Mapping[str, JSON]], Message]]] = {
     "openai": openai_chat.decode,
     "openai-responses": openai_responses.decode,
     "anthropic": anthropic.decode,
     "gemini": gemini.decode,
 }
 _ROLES: Final = {"user": "bold blue", "assistant": "bold green"}
-_LINES: Final = 12
-_LETTERS: Final = 1_000
+_MAX_LINES: Final = 12
+_MAX_CHARS: Final = 1_000
 # Keys by which `formats` store provider fields that our parts lack; they have no text to show.
-_NOTES: Final = frozenset({"fields", "part"})
+_PASSTHROUGH_KEYS: Final = frozenset({"fields", "part"})
 
 
 @command(
@@ -69,7 +69,9 @@ _NOTES: Final = frozenset({"fields", "part"})
 )
 @click.option("--max-messages", type=click.IntRange(min=1), help="At most this many messages.")
 @click.option("--keep-first-user", is_flag=True, help="Always keep the user's first message.")
-@click.option("--system", type=params.WORDS, metavar="TEXT", help="System instructions to include.")
+@click.option(
+    "--system", type=params.UTF8_TEXT, metavar="TEXT", help="System instructions to include."
+)
 @click.option("--timestamps", is_flag=True, help="Add the time to the user's messages.")
 @click.option(
     "--pager/--no-pager", default=True, help="Page what is longer than the screen, or not."
@@ -96,7 +98,7 @@ def window(
     """
     if reserve is not None and max_tokens is None:
         raise click.UsageError("--reserve is a part of --max-tokens: give both.")
-    with open_to_read(store) as opened:
+    with open_readonly(store) as opened:
         made = opened.get(ref).window(
             provider=provider,
             max_tokens=max_tokens,
@@ -129,10 +131,10 @@ def _payload(made: Window) -> dict[str, object]:
 
 def draw(out: Screen, made: Window, *, whole: str = "--json has them") -> None:
     """Print what is sent, then the totals and notes; `whole` says where folded texts are."""
-    _Drawing(out, whole).draw(made)
+    _WindowPrinter(out, whole).draw(made)
 
 
-class _Drawing:
+class _WindowPrinter:
     """Prints one window."""
 
     def __init__(self, out: Screen, whole: str) -> None:
@@ -147,7 +149,7 @@ class _Drawing:
             self._draw_heading("system")
             self._draw_text(_system_text(made.system))
         for item in made.messages:
-            self._draw_message(_READERS[made.provider](item))
+            self._draw_message(_DECODERS[made.provider](item))
         self._end_message()
         self._draw_facts(made)
 
@@ -164,7 +166,7 @@ class _Drawing:
     def _draw_message(self, message: Message) -> None:
         self._names |= {call.id: call.name for call in message.tool_calls}
         # Some providers have a message per call and result; they share one heading here.
-        if message.role != self._role or not _is_of_tools(message):
+        if message.role != self._role or not _has_only_tools(message):
             self._draw_heading(message.role, message.name)
         for part in message.parts:
             self._draw_part(part)
@@ -173,34 +175,42 @@ class _Drawing:
         if isinstance(part, Text):
             self._draw_text(part.text)
         elif isinstance(part, Thinking):
-            self._out.brief(("  thinking  ", "dim italic"), (words(part.text), "dim"))
+            self._out.truncated_line(("  thinking  ", "dim italic"), (shorten(part.text), "dim"))
         elif isinstance(part, ToolCall):
             self._draw_call(part)
         elif isinstance(part, ToolResult):
             self._draw_result(part)
         elif isinstance(part, File):
-            self._out.brief("  ", *_file(part))
-        elif not _is_note(part):
-            self._out.brief(("  item  ", "dim"), (words(to_ascii(_kept(part))), "dim"))
+            self._out.truncated_line("  ", *_file(part))
+        elif not _is_passthrough(part):
+            self._out.truncated_line(
+                ("  item  ", "dim"), (shorten(to_ascii_json(_provider_data(part))), "dim")
+            )
 
     def _draw_text(self, text: str) -> None:
-        shown = folded(text)
+        shown = fold_text(text)
         self._out.body(shown)
         if len(shown) < len(text):
             more = count(len(text) - len(shown), "more character")
             self._out.line((f"  … {more}; {self._whole}", "dim"))
 
     def _draw_call(self, call: ToolCall) -> None:
-        arguments = call.arguments if isinstance(call.arguments, str) else to_ascii(call.arguments)
-        self._out.brief(("  → ", "dim"), (call.name, "bold"), (f"  {words(arguments)}", "dim"))
+        arguments = (
+            call.arguments if isinstance(call.arguments, str) else to_ascii_json(call.arguments)
+        )
+        self._out.truncated_line(
+            ("  → ", "dim"), (call.name, "bold"), (f"  {shorten(arguments)}", "dim")
+        )
 
     def _draw_result(self, result: ToolResult) -> None:
         name = result.name or self._names.get(result.call_id) or result.call_id
         failed: list[Span] = [("failed  ", "red")] if result.error else []
         files = () if isinstance(result.content, str) else result.content
         attached = [span for part in files if isinstance(part, File) for span in _file(part)]
-        shown = words(result.text)
-        self._out.brief(("  ← ", "dim"), f"{name}  ", *failed, (f"{shown}  ", "dim"), *attached)
+        shown = shorten(result.text)
+        self._out.truncated_line(
+            ("  ← ", "dim"), f"{name}  ", *failed, (f"{shown}  ", "dim"), *attached
+        )
 
     # -------------------------------------------------------------------------- totals and notes
 
@@ -217,11 +227,11 @@ class _Drawing:
             out.fact("  note      ", note)
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return the beginning of a text: its first lines, at most a number of characters."""
-    lines = text.split("\n", _LINES)
-    shown = "\n".join(lines[:_LINES])
-    return shown if len(shown) <= _LETTERS else shown[:_LETTERS]
+    lines = text.split("\n", _MAX_LINES)
+    shown = "\n".join(lines[:_MAX_LINES])
+    return shown if len(shown) <= _MAX_CHARS else shown[:_MAX_CHARS]
 
 
 def _unit(provider: Provider) -> tuple[str, ...]:
@@ -236,7 +246,7 @@ def _system_text(system: JSON) -> str:
             return text
         case {"parts": [{"text": str(text)}]}:
             return text
-    return to_ascii(system)
+    return to_ascii_json(system)
 
 
 def _file(file: File) -> list[Span]:
@@ -245,12 +255,12 @@ def _file(file: File) -> list[Span]:
     return [("file ", "dim"), (file.name or "unnamed", "bold"), (f"  {known}  ", "dim")]
 
 
-def _is_of_tools(message: Message) -> bool:
+def _has_only_tools(message: Message) -> bool:
     shown = [part for part in message.parts if not isinstance(part, Raw)]
     return bool(shown) and all(isinstance(part, ToolCall | ToolResult) for part in shown)
 
 
-def _kept(part: Raw) -> JSON:
+def _provider_data(part: Raw) -> JSON:
     """Return provider-specific data as it is sent."""
     match part.data:
         case {"item": inner} | {"content": inner} | {"call": inner}:
@@ -258,5 +268,5 @@ def _kept(part: Raw) -> JSON:
     return part.data
 
 
-def _is_note(part: Raw) -> bool:
-    return isinstance(part.data, dict) and bool(_NOTES & part.data.keys())
+def _is_passthrough(part: Raw) -> bool:
+    return isinstance(part.data, dict) and bool(_PASSTHROUGH_KEYS & part.data.keys())

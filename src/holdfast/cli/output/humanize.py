@@ -11,10 +11,10 @@ _STEPS: Final = (
     (timedelta(hours=1), timedelta(minutes=1), "min"),
     (timedelta(minutes=1), timedelta(seconds=1), "s"),
 )
-_A_MONTH: Final = timedelta(days=30)
+_ONE_MONTH: Final = timedelta(days=30)
 _KILO: Final = 1000
-_A_CENT: Final = Decimal("0.01")
-_SHORT_ID: Final = 8
+_ONE_CENT: Final = Decimal("0.01")
+_SHORT_ID_CHARS: Final = 8
 _RELATIONS: Final = {
     "fork": "forked from",
     "continue": "continues",
@@ -27,7 +27,7 @@ _RELATIONS: Final = {
 def ago(when: datetime, now: datetime | None = None) -> str:
     """Return how long ago something happened, such as `5 min ago`; after a month, the date."""
     passed = (now or datetime.now(UTC)) - when
-    if passed >= _A_MONTH:
+    if passed >= _ONE_MONTH:
         return f"{when.astimezone():%Y-%m-%d}"
     if passed >= timedelta(days=1):
         return f"{passed.days} d ago"
@@ -37,7 +37,7 @@ def ago(when: datetime, now: datetime | None = None) -> str:
     return "just now"
 
 
-def moment(when: datetime) -> str:
+def local_time(when: datetime) -> str:
     """Return a date and time in the local time zone."""
     return f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
 
@@ -67,7 +67,7 @@ def size(number: int) -> str:
     return f"{amount:.1f} GB"
 
 
-def amount(number: int) -> str:
+def compact_number(number: int) -> str:
     """Return a large number in a few characters: `950`, `12.3k`, `4.0M`."""
     if number < _KILO:
         return str(number)
@@ -84,29 +84,29 @@ def money(cost: Decimal) -> str:
     """Return a cost with two decimals, or four if it is less than a cent."""
     if not cost:
         return "0"
-    if abs(cost) >= _A_CENT:
+    if abs(cost) >= _ONE_CENT:
         return f"{cost:,.2f}"
-    return f"{cost:.4f}" if abs(cost) >= _A_CENT / 100 else "<0.0001"
+    return f"{cost:.4f}" if abs(cost) >= _ONE_CENT / 100 else "<0.0001"
 
 
-def short(id: str) -> str:
+def short_id(id: str) -> str:
     """Return the first characters of an id, enough to identify a session."""
-    return id[:_SHORT_ID]
+    return id[:_SHORT_ID_CHARS]
 
 
-def words(text: str, most: int = 160) -> str:
+def shorten(text: str, most: int = 160) -> str:
     """Return a text in one line, truncated to `most` characters."""
     line = " ".join(text[: most * 8].split())
     cut = len(line) > most or len(text) > most * 8
     return f"{line[:most].rstrip()}…" if cut else line
 
 
-def relation_to(parent: str, relation: str | None) -> str:
+def describe_relation(parent: str, relation: str | None) -> str:
     """Return how a session is related to its parent: `forked from 7f3a`."""
     return f"{_RELATIONS.get(relation or '', 'from')} {parent}"
 
 
-def moved(reason: str, seq: int) -> str:
+def describe_move(reason: str, seq: int) -> str:
     """Return what opened a branch: `went back to 6 (undo)`."""
     if reason == "clear" or not seq:
         return f"started again ({reason})"

@@ -14,7 +14,7 @@ from typing import TextIO
 import msgspec
 
 
-def to_ascii(value: object, *, indent: int | None = None) -> str:
+def to_ascii_json(value: object, *, indent: int | None = None) -> str:
     """Return a record or plain value as JSON in printable ASCII."""
     text = json.dumps(msgspec.to_builtins(value, str_keys=True), indent=indent)
     return text.replace("\x7f", "\\u007f")  # ASCII, but a control character
@@ -22,9 +22,9 @@ def to_ascii(value: object, *, indent: int | None = None) -> str:
 
 def print_document(value: object) -> None:
     """Print the single JSON document of a command."""
-    sys.stdout.write(to_ascii(value, indent=2) + "\n")
+    sys.stdout.write(to_ascii_json(value, indent=2) + "\n")
 
 
 def print_line(value: object, file: TextIO | None = None) -> None:
     """Print one item of a stream, on a line."""
-    (file or sys.stdout).write(to_ascii(value) + "\n")
+    (file or sys.stdout).write(to_ascii_json(value) + "\n")

@@ -10,33 +10,35 @@ import shlex
 from typing import TypeAlias
 
 import holdfast
-from holdfast.cli.output.sanitize import visible
-from holdfast.operations.refs import is_given
+from holdfast.cli.output.sanitize import sanitize
+from holdfast.operations.refs import is_builtin
 from holdfast.values import SessionInfo
 
-Who: TypeAlias = holdfast.Session | SessionInfo
+SessionLike: TypeAlias = holdfast.Session | SessionInfo
 
 
-def known(session: Who) -> str:
+def full_name(session: SessionLike) -> str:
     """Return a session's key and id, or its id alone."""
     return session.id if session.key is None else f"{session.key} ({session.id})"
 
 
-def called(session: Who) -> str:
+def short_name(session: SessionLike) -> str:
     """Return the shortest name of a session that can be typed: its quoted key, or its id."""
     return (
-        session.id if session.key is None or not typeable(session.key) else shlex.quote(session.key)
+        session.id
+        if session.key is None or not is_typeable(session.key)
+        else shlex.quote(session.key)
     )
 
 
-def typeable(name: str) -> bool:
+def is_typeable(name: str) -> bool:
     """True if a name can be typed as an argument and is not a special reference."""
-    return not name.startswith("-") and visible(name) == name and not is_given(name)
+    return not name.startswith("-") and sanitize(name) == name and not is_builtin(name)
 
 
-def line_for(command: str, session: Who, *arguments: str, store: str | None) -> str:
+def command_line(command: str, session: SessionLike, *arguments: str, store: str | None) -> str:
     """Return the shell line that runs a command on this session of this store."""
-    words = ["holdfast", command, called(session), *map(shlex.quote, arguments)]
+    words = ["holdfast", command, short_name(session), *map(shlex.quote, arguments)]
     if store is not None:
         words += ["--store", shlex.quote(store)]
     return " ".join(words)

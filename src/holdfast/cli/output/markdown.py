@@ -21,10 +21,10 @@ from markdown_it.token import Token
 
 from holdfast.cli.output.screen import Span
 
-_DROPPING: Final = ("html_block", "html_inline", "entity", "reference", "image")
+_DISABLED_RULES: Final = ("html_block", "html_inline", "entity", "reference", "image")
 _BAR: Final = "▌ "
 _MARGIN: Final = "  "
-_CODE: Final = "cyan"
+_CODE_STYLE: Final = "cyan"
 _STYLES: Final = {"strong": "bold", "em": "italic", "s": "strike", "link": "underline"}
 
 
@@ -40,39 +40,39 @@ class Block(NamedTuple):
 
 def blocks(text: str, *, marks: bool = False) -> list[Block]:
     """Parse a text into blocks; one block with the source if parsing would lose text."""
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable(_DROPPING)
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable(_DISABLED_RULES)
     # Link targets are shown as they were written.
     parser.normalizeLink = _as_written  # type: ignore[method-assign]
     parser.normalizeLinkText = _as_written  # type: ignore[assignment,method-assign]
-    reader = _Reader(marks=marks)
+    reader = _BlockBuilder(marks=marks)
     for token in parser.parse(text):
-        reader.take(token)
-    return reader.blocks if _has_all(reader.blocks, text) else [Block("", "", (text,))]
+        reader.add_token(token)
+    return reader.blocks if _is_lossless(reader.blocks, text) else [Block("", "", (text,))]
 
 
 def _as_written(url: str) -> str:
     return url
 
 
-def _has_all(found: Sequence[Block], text: str) -> bool:
+def _is_lossless(found: Sequence[Block], text: str) -> bool:
     """True if the blocks contain all of the text's characters in order, ASCII symbols aside."""
     if not found:
         return not text.strip()
-    shown = iter("".join(_shown(block) for block in found))
-    return all(sign in shown for sign in text if _is_said(sign))
+    shown = iter("".join(_block_text(block) for block in found))
+    return all(sign in shown for sign in text if _is_content(sign))
 
 
-def _is_said(sign: str) -> bool:
+def _is_content(sign: str) -> bool:
     return sign.isalnum() or not (sign.isascii() or sign.isspace())
 
 
-def _shown(block: Block) -> str:
+def _block_text(block: Block) -> str:
     cells = (cell for row in block.rows for cell in row)
     spans = (span for part in (block.spans, *cells) for span in part)
     return block.first + "".join(span if isinstance(span, str) else span[0] for span in spans)
 
 
-class _Inside:
+class _Container:
     """A quote, a list or a list item, with the prefixes of the lines inside it."""
 
     def __init__(self, first: str = "", rest: str = "") -> None:
@@ -81,26 +81,26 @@ class _Inside:
         self.blocks = 0
 
 
-class _Reader:
+class _BlockBuilder:
     """Builds blocks from tokens, keeping track of the enclosing quotes and lists."""
 
     def __init__(self, *, marks: bool) -> None:
         self.blocks: list[Block] = []
         self._marks = marks
-        self._inside: list[_Inside] = []
+        self._containers: list[_Container] = []
         self._heading = ""
-        self._hidden = False
+        self._tight = False
         self._gap = False
         self._rows: list[list[tuple[Span, ...]]] | None = None
 
-    def take(self, token: Token) -> None:
+    def add_token(self, token: Token) -> None:
         """Process the next token."""
         if token.level == 0 and token.nesting >= 0 and token.type != "inline":
             self._gap = bool(self.blocks)
         if token.type in {"fence", "code_block"}:
             self._take_code(token)
         elif token.type == "hr":
-            self._put("rule")
+            self._add_block("rule")
         elif token.type == "inline":
             self._take_text(inline(token.children or (), marks=self._marks))
         elif token.type.startswith(("table_", "thead_", "tbody_", "tr_", "th_", "td_")):
@@ -112,42 +112,42 @@ class _Reader:
 
     def _enter(self, token: Token) -> None:
         if token.type == "blockquote_open":
-            self._inside.append(_Inside(_BAR, _BAR))
+            self._containers.append(_Container(_BAR, _BAR))
         elif token.type in {"bullet_list_open", "ordered_list_open"}:
-            self._inside.append(_Inside())
+            self._containers.append(_Container())
         elif token.type == "list_item_open":
             mark = f"{token.info}{token.markup} " if token.info else "• "
-            self._inside.append(_Inside(mark, " " * len(mark)))
+            self._containers.append(_Container(mark, " " * len(mark)))
         elif token.type == "heading_open":
             self._heading = f"{'#' * int(token.tag[1:])} "
         elif token.type == "paragraph_open":
-            self._hidden = token.hidden
+            self._tight = token.hidden
 
     def _leave(self, token: Token) -> None:
         if token.type in {"heading_close", "paragraph_close"}:
-            self._heading, self._hidden = "", False
+            self._heading, self._tight = "", False
             return
-        closed = self._inside.pop()
+        closed = self._containers.pop()
         if token.type == "list_item_close" and not closed.blocks:
-            self._inside.append(closed)  # The bullet of an empty item is shown too.
-            self._put("text")
-            self._inside.pop()
+            self._containers.append(closed)  # The bullet of an empty item is shown too.
+            self._add_block("text")
+            self._containers.pop()
 
     def _take_text(self, spans: tuple[Span, ...]) -> None:
         if self._rows is not None:
             self._rows[-1].append(spans)
         elif self._heading:
             marked = [(self._heading, "dim"), *spans]
-            self._put("text", tuple(restyled(span, "bold") for span in marked))
+            self._add_block("text", tuple(restyled(span, "bold") for span in marked))
         else:
-            self._put("text", spans)
+            self._add_block("text", spans)
 
     def _take_code(self, token: Token) -> None:
         language = token.info.strip()
         if language:
-            self._put("text", ((language, "dim"),))
+            self._add_block("text", ((language, "dim"),))
         code = token.content.removesuffix("\n")
-        self._put("code", ((code, _CODE),), margin=_MARGIN, follows=bool(language))
+        self._add_block("code", ((code, _CODE_STYLE),), margin=_MARGIN, follows=bool(language))
 
     def _take_table(self, token: Token) -> None:
         if token.type == "table_open":
@@ -156,9 +156,9 @@ class _Reader:
             self._rows.append([])
         elif token.type == "table_close" and self._rows is not None:
             rows, self._rows = tuple(tuple(row) for row in self._rows), None
-            self._put("table", rows=rows)
+            self._add_block("table", rows=rows)
 
-    def _put(
+    def _add_block(
         self,
         kind: Literal["text", "code", "rule", "table"],
         spans: tuple[Span, ...] = (),
@@ -167,26 +167,26 @@ class _Reader:
         margin: str = "",
         follows: bool = False,
     ) -> None:
-        if self._gap or (self._apart() and not follows):
-            around = "".join(one.rest for one in self._inside if one.blocks)
+        if self._gap or (self._needs_blank_line() and not follows):
+            around = "".join(one.rest for one in self._containers if one.blocks)
             self.blocks.append(Block(around, around))
         self._gap = False
-        first = "".join(one.rest if one.blocks else one.first for one in self._inside)
-        rest = "".join(one.rest for one in self._inside)
+        first = "".join(one.rest if one.blocks else one.first for one in self._containers)
+        rest = "".join(one.rest for one in self._containers)
         self.blocks.append(Block(first + margin, rest + margin, spans, kind, rows))
-        for one in self._inside:
+        for one in self._containers:
             one.blocks += 1
 
-    def _apart(self) -> bool:
+    def _needs_blank_line(self) -> bool:
         """True if a blank line belongs before a block inside a quote or list."""
-        if self._hidden or not self._inside:
+        if self._tight or not self._containers:
             return False
         # The first block of an item is separated from the previous item.
-        nearest = next((one for one in reversed(self._inside) if not _is_new_item(one)), None)
+        nearest = next((one for one in reversed(self._containers) if not _is_new_item(one)), None)
         return nearest is not None and nearest.blocks > 0
 
 
-def _is_new_item(one: _Inside) -> bool:
+def _is_new_item(one: _Container) -> bool:
     return not one.blocks and one.first != one.rest
 
 
@@ -201,16 +201,16 @@ def inline(tokens: Sequence[Token], *, marks: bool) -> tuple[Span, ...]:
             spans.append("\n")
         elif token.type == "code_inline":
             mark = token.markup if marks else ""
-            spans.append((f"{mark}{token.content}{mark}", " ".join([_CODE, *styles])))
+            spans.append((f"{mark}{token.content}{mark}", " ".join([_CODE_STYLE, *styles])))
         elif token.nesting > 0:
             styles.append(_STYLES[name])
             if name == "link":
-                links.append((_place(token), len(spans)))
+                links.append((_link_target(token), len(spans)))
         elif token.nesting < 0:
             styles.pop()
             if name == "link":
                 target, start = links.pop()
-                spans += _leading_to(target, spans[start:])
+                spans += _link_suffix(target, spans[start:])
         else:
             spans.append((token.content, " ".join(styles)))
         if marks and token.nesting and name != "link":
@@ -218,12 +218,12 @@ def inline(tokens: Sequence[Token], *, marks: bool) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _place(link: Token) -> str:
+def _link_target(link: Token) -> str:
     title = link.attrs.get("title")
     return f"{link.attrs.get('href', '')} {title or ''}".rstrip()
 
 
-def _leading_to(target: str, shown: Sequence[Span]) -> list[Span]:
+def _link_suffix(target: str, shown: Sequence[Span]) -> list[Span]:
     """Return a link's target as a suffix, unless it is the same as the link's text."""
     text = "".join(span if isinstance(span, str) else span[0] for span in shown)
     return [] if target in {text, f"mailto:{text}"} else [(f" ({target})", "dim")]

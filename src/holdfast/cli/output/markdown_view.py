@@ -13,50 +13,56 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output.markdown import Block
-from holdfast.cli.output.screen import GAP, cells, share, styled, text_of
+from holdfast.cli.output.screen import (
+    COLUMN_GAP,
+    cells,
+    distribute_width,
+    to_rich_text,
+    to_styled_text,
+)
 
-_NARROWEST: Final = 16  # cells for text, however wide the prefix
-_RULE: Final = 40
-_TAB: Final = 4
+_MIN_TEXT_CELLS: Final = 16  # cells for text, however wide the prefix
+_MAX_RULE_CELLS: Final = 40
+_TAB_CELLS: Final = 4
 
 
-def draw(console: Console, blocks: Iterable[Block], indent: int, style: str) -> None:
+def draw_blocks(console: Console, blocks: Iterable[Block], indent: int, style: str) -> None:
     """Print blocks, indented."""
     for block in blocks:
-        space = max(console.width - indent - cells(block.rest), _NARROWEST)
+        space = max(console.width - indent - cells(block.rest), _MIN_TEXT_CELLS)
         for n, line in enumerate(_lines(console, block, space, style)):
             before = block.rest if n else block.first
-            whole = styled(" " * indent + before, "dim").append_text(line)
+            whole = to_styled_text(" " * indent + before, "dim").append_text(line)
             whole.rstrip()
             console.print(whole, no_wrap=True, overflow="fold", crop=False)
 
 
 def _lines(console: Console, block: Block, space: int, style: str) -> Sequence[Text]:
     if block.kind == "rule":
-        return [Text("─" * min(space, _RULE), style="dim")]
+        return [Text("─" * min(space, _MAX_RULE_CELLS), style="dim")]
     if block.kind == "table":
-        return list(_table(console, [[text_of(c) for c in row] for row in block.rows], space))
+        return list(_table(console, [[to_rich_text(c) for c in row] for row in block.rows], space))
     text = Text(style=style)
     for span in block.spans:
         source, span_style = (span, "") if isinstance(span, str) else span
-        text.append_text(styled(source, span_style, body=True))
-    lines = _folded(text, space) if block.kind == "code" else text.wrap(console, space)
+        text.append_text(to_styled_text(source, span_style, body=True))
+    lines = _wrap_code(text, space) if block.kind == "code" else text.wrap(console, space)
     return list(lines) or [Text()]
 
 
-def _folded(text: Text, space: int) -> Iterator[Text]:
+def _wrap_code(text: Text, space: int) -> Iterator[Text]:
     """Yield the lines of code, hard-wrapped: spaces are significant, so words are ignored."""
     for line in text.split("\n", allow_blank=True):
-        line.expand_tabs(_TAB)
+        line.expand_tabs(_TAB_CELLS)
         rest = line
         while rest.cell_len > space:
-            taken = _fitting(rest.plain, space)
+            taken = _count_fitting(rest.plain, space)
             yield rest[:taken]
             rest = rest[taken:]
         yield rest
 
 
-def _fitting(text: str, space: int) -> int:
+def _count_fitting(text: str, space: int) -> int:
     """Return how many characters fit, at least one."""
     used = 0
     for n, character in enumerate(text):
@@ -69,16 +75,16 @@ def _fitting(text: str, space: int) -> int:
 def _table(console: Console, rows: Sequence[Sequence[Text]], space: int) -> Iterator[Text]:
     """Yield the lines of a table; with too many columns, each row becomes wrapped text."""
     columns = len(rows[0])
-    if columns * (GAP + 2) > space:
+    if columns * (COLUMN_GAP + 2) > space:
         for row in rows:
             yield from Text(" | ").join(row).wrap(console, space)
         return
     natural = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
-    widths = share(natural, space - GAP * (columns - 1))
+    widths = distribute_width(natural, space - COLUMN_GAP * (columns - 1))
     for n, row in enumerate(rows):
         yield from _row(console, row, widths, style="" if n else "bold")
         if n == 0:
-            yield Text((" " * GAP).join("─" * width for width in widths), style="dim")
+            yield Text((" " * COLUMN_GAP).join("─" * width for width in widths), style="dim")
 
 
 def _row(
@@ -90,5 +96,5 @@ def _row(
         for lines, width in zip(wrapped, widths, strict=True):
             piece = lines[n].copy() if n < len(lines) else Text()
             piece.truncate(width, pad=True)
-            line.append_text(piece).append(" " * GAP)
+            line.append_text(piece).append(" " * COLUMN_GAP)
         yield line

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from holdfast.cli.output.screen import Screen, Terminal, screen
+from holdfast.cli.output.screen import Screen, TerminalScreen, screen
 
 if TYPE_CHECKING:
     import subprocess
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 _STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class _Quit(Exception):
+class _PagerClosed(Exception):
     """The user closed the pager before all output was written."""
 
 
 @contextmanager
 def paged(*, wanted: bool = True) -> Iterator[Screen]:
     """Yield the screen to print on; its output goes to a pager if one is wanted and needed."""
-    command = program(os.environ) if wanted and sys.stdout.isatty() else None
+    command = pager_command(os.environ) if wanted and sys.stdout.isatty() else None
     if command is None:
         yield screen()
         return
-    held = _Held(command, shutil.get_terminal_size())
+    held = _PagedOutput(command, shutil.get_terminal_size())
     try:
-        yield Terminal(held)
-    except _Quit:
+        yield TerminalScreen(held)
+    except _PagerClosed:
         return
     finally:
         held.finish()
 
 
-def program(environ: Mapping[str, str]) -> list[str] | None:
+def pager_command(environ: Mapping[str, str]) -> list[str] | None:
     """Return the pager's command line, or None if there is no pager."""
     if environ.get("TERM") in {"dumb", "unknown"}:
         return None
@@ -59,23 +59,23 @@ def program(environ: Mapping[str, str]) -> list[str] | None:
     return words if words and shutil.which(words[0]) else None
 
 
-class _Held(io.StringIO):
+class _PagedOutput(io.StringIO):
     """Buffers output until it is longer than the screen, then pipes it to the pager."""
 
     def __init__(self, command: list[str], terminal: os.terminal_size) -> None:
         super().__init__()
         self._command = command
         self._columns = terminal.columns or 80
-        self._left = terminal.lines - 1  # The shell's prompt needs one line.
+        self._rows_left = terminal.lines - 1  # The shell's prompt needs one line.
         self._pager: subprocess.Popen[bytes] | None = None
-        self._interrupt: Any = None
+        self._previous_handler: Any = None
 
     def write(self, text: str) -> int:
         """Buffer the text, or send it to the pager if that has started."""
         if self._pager is None:
-            self._left -= _rows(text, self._columns)
+            self._rows_left -= _rows(text, self._columns)
             super().write(text)
-            if self._left < 0:
+            if self._rows_left < 0:
                 self._start()
         else:
             self._send(text)
@@ -88,16 +88,16 @@ class _Held(io.StringIO):
         environment = {"LESS": "R", **os.environ}
         self._pager = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
         # Ctrl-C is for the pager from now on: it ends a search there, not this program.
-        self._interrupt = signal.signal(signal.SIGINT, _ignore)
+        self._previous_handler = signal.signal(signal.SIGINT, _ignore)
         self._send(self.getvalue())
 
     def _send(self, text: str) -> None:
         try:
-            self._input().write(text.encode("utf-8", "backslashreplace"))
+            self._stdin().write(text.encode("utf-8", "backslashreplace"))
         except BrokenPipeError:
-            raise _Quit from None
+            raise _PagerClosed from None
 
-    def _input(self) -> IO[bytes]:
+    def _stdin(self) -> IO[bytes]:
         assert self._pager is not None  # noqa: S101 - it was started
         assert self._pager.stdin is not None  # noqa: S101 - as a pipe
         return self._pager.stdin
@@ -108,9 +108,9 @@ class _Held(io.StringIO):
             sys.stdout.write(self.getvalue())
             return
         with suppress(BrokenPipeError):  # The user closed it early.
-            self._input().close()
+            self._stdin().close()
         self._pager.wait()
-        signal.signal(signal.SIGINT, self._interrupt)
+        signal.signal(signal.SIGINT, self._previous_handler)
 
 
 def _rows(text: str, columns: int) -> int:

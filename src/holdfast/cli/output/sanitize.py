@@ -25,25 +25,25 @@ _IGNORABLE: Final = (
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff"
 )
-_JOINING: Final = frozenset({"\u200c", "\u200d", *map(chr, range(0xFE00, 0xFE10))})
-_FOOLING: Final = f"{_CONTROLS}{_IGNORABLE}\u200c\u200d\ufe00-\ufe0f"
-_IN_A_BODY: Final = re.compile(f"[{_FOOLING}]")
-_IN_A_LINE: Final = re.compile(f"[\t\n{_FOOLING}]")
-_NAMED: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+_JOINERS: Final = frozenset({"\u200c", "\u200d", *map(chr, range(0xFE00, 0xFE10))})
+_UNSAFE: Final = f"{_CONTROLS}{_IGNORABLE}\u200c\u200d\ufe00-\ufe0f"
+_UNSAFE_IN_BODY: Final = re.compile(f"[{_UNSAFE}]")
+_UNSAFE_IN_LINE: Final = re.compile(f"[\t\n{_UNSAFE}]")
+_NAMED_ESCAPES: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _EMOJI: Final = "\ufe0f"  # "show this as an emoji"
 _KEYCAP: Final = "\ufe0f\u20e3"  # after a digit: a key
 
 
-def visible(text: str, *, body: bool = False) -> str:
+def sanitize(text: str, *, body: bool = False) -> str:
     """Return the text with unsafe characters escaped; a body keeps its newlines and tabs."""
-    return (_IN_A_BODY if body else _IN_A_LINE).sub(_shown, text)
+    return (_UNSAFE_IN_BODY if body else _UNSAFE_IN_LINE).sub(_escape_match, text)
 
 
-def pieces(text: str, *, body: bool = False) -> Iterator[tuple[str, bool]]:
+def split_escapes(text: str, *, body: bool = False) -> Iterator[tuple[str, bool]]:
     """Yield the sanitized text in pieces, each with True if it is an escape, for colouring."""
     end = 0
-    for found in (_IN_A_BODY if body else _IN_A_LINE).finditer(text):
-        shown = _shown(found)
+    for found in (_UNSAFE_IN_BODY if body else _UNSAFE_IN_LINE).finditer(text):
+        shown = _escape_match(found)
         if shown == found[0]:
             continue
         if found.start() > end:
@@ -54,26 +54,26 @@ def pieces(text: str, *, body: bool = False) -> Iterator[tuple[str, bool]]:
         yield text[end:], False
 
 
-def _shown(found: re.Match[str]) -> str:
+def _escape_match(found: re.Match[str]) -> str:
     character = found[0]
-    if character in _JOINING and _joins(found.string, found.start()):
+    if character in _JOINERS and _modifies_previous(found.string, found.start()):
         return character
     return _escape(character)
 
 
-def _joins(text: str, at: int) -> bool:
+def _modifies_previous(text: str, at: int) -> bool:
     """True if the joiner or variation selector at `at` follows a character it can modify."""
     if text.startswith(_KEYCAP, at):
         return True
     if text[at] == "\u200d" and text[at - 1 : at] == _EMOJI:
         at -= 1
     before = text[at - 1 : at]
-    return not before.isascii() and not _IN_A_BODY.match(before)
+    return not before.isascii() and not _UNSAFE_IN_BODY.match(before)
 
 
 def _escape(character: str) -> str:
-    if character in _NAMED:
-        return _NAMED[character]
+    if character in _NAMED_ESCAPES:
+        return _NAMED_ESCAPES[character]
     code = ord(character)
     if code <= 0xFF:  # noqa: PLR2004 - two digits hold this much
         return f"\\x{code:02x}"

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.cli.output.sanitize import visible
+from holdfast.cli.output.sanitize import sanitize
 
-_BEFORE: Final = 3  # preceding characters that decide about a joiner
-_HELD: Final = "\ufe0f\u200c\u200d"
+_CONTEXT_CHARS: Final = 3  # preceding characters that decide about a joiner
+_JOINERS: Final = "\ufe0f\u200c\u200d"
 
 
-class Flow:
+class StreamSanitizer:
     """Sanitizes a stream chunk by chunk, with the same result as `sanitize` on the whole text."""
 
     def __init__(self) -> None:
-        self._before = ""
+        self._context = ""
         self._held = ""
 
     def write(self, text: str) -> str:
         """Add the next chunk; return what can be printed now."""
         text = self._held + text
-        shown = text.rstrip(_HELD)
+        shown = text.rstrip(_JOINERS)
         self._held = text[len(shown) :]
-        return self._shown(shown)
+        return self._sanitized(shown)
 
     def end(self) -> str:
         """Return what was held back, at the end of the stream."""
         rest, self._held = self._held, ""
-        return self._shown(rest)
+        return self._sanitized(rest)
 
-    def _shown(self, text: str) -> str:
-        known = visible(self._before, body=True)
-        shown = visible(self._before + text, body=True)[len(known) :]
-        self._before = (self._before + text)[-_BEFORE:]
+    def _sanitized(self, text: str) -> str:
+        known = sanitize(self._context, body=True)
+        shown = sanitize(self._context + text, body=True)[len(known) :]
+        self._context = (self._context + text)[-_CONTEXT_CHARS:]
         return shown

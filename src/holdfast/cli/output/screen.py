@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO, TypeAlias
 
-from holdfast.cli.output.sanitize import pieces, visible
+from holdfast.cli.output.sanitize import sanitize, split_escapes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 Span: TypeAlias = str | tuple[str, str]  # text, or text and its style
 _ESCAPE_STYLE: Final = "magenta"
-GAP: Final = 2
-_READABLE: Final = 16  # cells: a text truncated to fewer says little
-_WRAPPED: Final = 200_000  # a longer body is not wrapped by rich, which takes long
-_DRAWN: Final = 32_000  # a longer Markdown text is not parsed: that may take quadratic time
+COLUMN_GAP: Final = 2
+_MIN_TEXT_CELLS: Final = 16  # cells: a text truncated to fewer says little
+_MAX_WRAPPED_CHARS: Final = 200_000  # a longer body is not wrapped by rich, which takes long
+_MAX_MARKDOWN_CHARS: Final = (
+    32_000  # a longer Markdown text is not parsed: that may take quadratic time
+)
 
 
 class Column(NamedTuple):
@@ -60,7 +62,7 @@ class Screen(ABC):
         """Print a text of many lines, indented."""
 
     @abstractmethod
-    def brief(self, *spans: Span) -> None:
+    def truncated_line(self, *spans: Span) -> None:
         """Print one line, truncated to the width of the screen."""
 
     @abstractmethod
@@ -79,16 +81,16 @@ class Screen(ABC):
 def screen() -> Screen:
     """Return the screen for standard output: a terminal, or plain text."""
     if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
-        return Terminal(sys.stdout)
-    return Pipe(sys.stdout)
+        return TerminalScreen(sys.stdout)
+    return PlainScreen(sys.stdout)
 
 
-def plain(span: Span) -> str:
+def sanitized_text(span: Span) -> str:
     """Return a span's text, sanitized, in one line."""
-    return visible(span if isinstance(span, str) else span[0])
+    return sanitize(span if isinstance(span, str) else span[0])
 
 
-class Pipe(Screen):
+class PlainScreen(Screen):
     """Plain text, for files and other programs."""
 
     terminal = False
@@ -99,7 +101,7 @@ class Pipe(Screen):
 
     def line(self, *spans: Span) -> None:
         """Print one line."""
-        self._file.write("".join(plain(span) for span in spans).rstrip() + "\n")
+        self._file.write("".join(sanitized_text(span) for span in spans).rstrip() + "\n")
 
     def fact(self, label: str, value: str) -> None:
         """Print a value beside its label, without wrapping it."""
@@ -108,10 +110,10 @@ class Pipe(Screen):
     def body(self, text: str, *, indent: int = 2, style: str = "") -> None:  # noqa: ARG002
         """Print a text of many lines, indented."""
         margin = " " * indent
-        for line in visible(text, body=True).split("\n"):
+        for line in sanitize(text, body=True).split("\n"):
             self._file.write(f"{margin}{line}\n" if line else "\n")
 
-    def brief(self, *spans: Span) -> None:
+    def truncated_line(self, *spans: Span) -> None:
         """Print one line, without truncating it."""
         self.line(*spans)
 
@@ -121,7 +123,10 @@ class Pipe(Screen):
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
         """Print a table with every column at its natural width."""
-        texts = [[column.title for column in columns], *([plain(s) for s in row] for row in rows)]
+        texts = [
+            [column.title for column in columns],
+            *([sanitized_text(s) for s in row] for row in rows),
+        ]
         widths = [max(map(cells, column)) for column in zip(*texts, strict=True)]
         for row in texts:
             padded = (
@@ -131,7 +136,7 @@ class Pipe(Screen):
             self._file.write("  ".join(padded).rstrip() + "\n")
 
 
-class Terminal(Screen):
+class TerminalScreen(Screen):
     """Colours, and lines that fit the terminal."""
 
     terminal = True
@@ -143,43 +148,43 @@ class Terminal(Screen):
 
     def line(self, *spans: Span) -> None:
         """Print one line, wrapped between words if it is too long."""
-        self._console.print(text_of(spans))
+        self._console.print(to_rich_text(spans))
 
     def fact(self, label: str, value: str) -> None:
         """Print a value beside its label; wrapped lines are aligned with the value."""
-        space = max(self.width - cells(label), _READABLE)
-        for n, line in enumerate(text_of([value]).wrap(self._console, space)):
+        space = max(self.width - cells(label), _MIN_TEXT_CELLS)
+        for n, line in enumerate(to_rich_text([value]).wrap(self._console, space)):
             line.rstrip()
-            before = styled(" " * cells(label) if n else label, "dim")
+            before = to_styled_text(" " * cells(label) if n else label, "dim")
             self._console.print(before.append_text(line), no_wrap=True, overflow="fold")
 
     def body(self, text: str, *, indent: int = 2, style: str = "") -> None:
         """Print a text of many lines, indented and wrapped between words."""
-        if len(text) > _WRAPPED:
-            Pipe(self._file).body(text, indent=indent)
+        if len(text) > _MAX_WRAPPED_CHARS:
+            PlainScreen(self._file).body(text, indent=indent)
             return
         from rich.padding import Padding
 
-        drawn = styled(text, style, body=True)
+        drawn = to_styled_text(text, style, body=True)
         self._console.print(Padding(drawn, (0, 0, 0, indent), expand=False))
 
-    def brief(self, *spans: Span) -> None:
+    def truncated_line(self, *spans: Span) -> None:
         """Print one line, truncated at the edge of the terminal."""
-        text = text_of(spans)
+        text = to_rich_text(spans)
         text.truncate(self._console.width, overflow="ellipsis")
         self._console.print(text)
 
     def markdown(self, text: str, *, indent: int = 2, style: str = "") -> None:
         """Render headings, lists, quotes, tables and code; colours replace the markup."""
-        if len(text) > _DRAWN:
+        if len(text) > _MAX_MARKDOWN_CHARS:
             self.body(text, indent=indent, style=style)
             return
         from holdfast.cli.output.markdown import blocks
-        from holdfast.cli.output.markdown_view import draw
+        from holdfast.cli.output.markdown_view import draw_blocks
 
         # Without colours, the markup itself shows best what is bold or code.
         marks = self._console.color_system is None
-        draw(self._console, blocks(visible(text, body=True), marks=marks), indent, style)
+        draw_blocks(self._console, blocks(sanitize(text, body=True), marks=marks), indent, style)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
         """Print a table that fits, omitting columns and truncating texts if necessary."""
@@ -187,25 +192,28 @@ class Terminal(Screen):
 
         contents = list(rows)
         natural = [
-            max(cells(text) for text in (column.title, *(plain(row[n]) for row in contents)))
+            max(
+                cells(text)
+                for text in (column.title, *(sanitized_text(row[n]) for row in contents))
+            )
             for n, column in enumerate(columns)
         ]
-        widths = fit(columns, natural, self._console.width)
-        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        widths = fit_columns(columns, natural, self._console.width)
+        table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="dim")
         for n, width in widths.items():
             table.add_column(
-                text_of([columns[n].title]),
+                to_rich_text([columns[n].title]),
                 justify="right" if columns[n].right else "left",
                 no_wrap=True,
                 overflow="ellipsis",
                 width=width,
             )
         for row in contents:
-            table.add_row(*(text_of([row[n]]) for n in widths))
+            table.add_row(*(to_rich_text([row[n]]) for n in widths))
         self._console.print(table)
 
 
-def fit(columns: Sequence[Column], natural: Sequence[int], space: int) -> dict[int, int]:
+def fit_columns(columns: Sequence[Column], natural: Sequence[int], space: int) -> dict[int, int]:
     """Return the columns that fit, with their widths: {column: width}.
 
     `whole` columns get their natural width; the others share the remaining space, none wider than
@@ -216,17 +224,17 @@ def fit(columns: Sequence[Column], natural: Sequence[int], space: int) -> dict[i
     while True:
         whole = [n for n in kept if columns[n].whole]
         shared = [n for n in kept if not columns[n].whole]
-        left = space - sum(natural[n] for n in whole) - GAP * (len(kept) - 1)
+        left = space - sum(natural[n] for n in whole) - COLUMN_GAP * (len(kept) - 1)
         extra = [n for n in kept if columns[n].extra]
-        if not extra or left >= sum(min(natural[n], _READABLE) for n in shared):
+        if not extra or left >= sum(min(natural[n], _MIN_TEXT_CELLS) for n in shared):
             break
         kept.remove(max(extra, key=lambda n: (columns[n].extra, n)))
     widths = {n: natural[n] for n in whole}
-    widths |= dict(zip(shared, share([natural[n] for n in shared], left), strict=True))
+    widths |= dict(zip(shared, distribute_width([natural[n] for n in shared], left), strict=True))
     return {n: widths[n] for n in kept}
 
 
-def share(natural: Sequence[int], space: int) -> list[int]:
+def distribute_width(natural: Sequence[int], space: int) -> list[int]:
     """Return column widths that share the space; none is wider than its natural width."""
     widths = [0] * len(natural)
     for done, n in enumerate(sorted(range(len(natural)), key=natural.__getitem__)):
@@ -252,22 +260,22 @@ def _console(file: TextIO) -> Console:
     )
 
 
-def text_of(spans: Iterable[Span]) -> Text:
+def to_rich_text(spans: Iterable[Span]) -> Text:
     """Return spans as one line of rich text, sanitized."""
     from rich.text import Text
 
     text = Text()
     for span in spans:
-        text.append_text(styled(*((span, "") if isinstance(span, str) else span)))
+        text.append_text(to_styled_text(*((span, "") if isinstance(span, str) else span)))
     return text
 
 
-def styled(source: str, style: str, *, body: bool = False) -> Text:
+def to_styled_text(source: str, style: str, *, body: bool = False) -> Text:
     """Return a source as rich text, sanitized; escapes get a colour of their own."""
     from rich.text import Text
 
     text = Text()
-    for piece, escaped in pieces(source, body=body):
+    for piece, escaped in split_escapes(source, body=body):
         text.append(piece, style=_ESCAPE_STYLE if escaped else style)
     return text
 

@@ -14,49 +14,49 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
-from holdfast.cli.output.sanitize import visible
+from holdfast.cli.output.sanitize import sanitize
 from holdfast.cli.output.screen import cells
 
 Progress: TypeAlias = Callable[[int, int], None]
-_PATIENCE: Final = 1.0  # seconds
-_PACE: Final = 0.2
+_DELAY_S: Final = 1.0  # seconds
+_INTERVAL_S: Final = 0.2
 
 
 @contextmanager
-def waiting(doing: str) -> Iterator[Progress | None]:
+def spinner(doing: str) -> Iterator[Progress | None]:
     """Show a progress line while the block runs; yield a function to report (done, total)."""
     if not sys.stderr.isatty():
         yield None
         return
-    line = _Line(visible(doing))
-    thread = threading.Thread(target=line.show)
+    line = _ProgressLine(sanitize(doing))
+    thread = threading.Thread(target=line.run)
     thread.start()
     try:
-        yield line.note
+        yield line.report
     finally:
         line.done.set()
         thread.join()
 
 
-class _Line:
+class _ProgressLine:
     """One line, rewritten in place."""
 
     def __init__(self, doing: str) -> None:
         self.done = threading.Event()
         self._doing = doing
-        self._far = ""
-        self._began = time.monotonic()
+        self._percentage = ""
+        self._started = time.monotonic()
 
-    def note(self, done: int, total: int) -> None:
+    def report(self, done: int, total: int) -> None:
         """Record the progress."""
-        self._far = f"{100 * done // total} %, " if total else ""
+        self._percentage = f"{100 * done // total} %, " if total else ""
 
-    def show(self) -> None:
+    def run(self) -> None:
         """Rewrite the line until `done` is set, then wipe it."""
-        if self.done.wait(_PATIENCE):
+        if self.done.wait(_DELAY_S):
             return
         width = 0
-        while not self.done.wait(_PACE):
+        while not self.done.wait(_INTERVAL_S):
             text = self._text(shutil.get_terminal_size((80, 24)).columns - 1)
             self._write(text, width)
             width = cells(text)
@@ -64,7 +64,7 @@ class _Line:
         self._write("", 0)
 
     def _text(self, most: int) -> str:
-        suffix = f" … {self._far}{time.monotonic() - self._began:.0f} s"
+        suffix = f" … {self._percentage}{time.monotonic() - self._started:.0f} s"
         doing = self._doing
         while doing and cells(doing) + cells(suffix) > most:
             doing = doing[:-1]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.cli.output.humanize import count, duration, moment, short, size, words
-from holdfast.cli.output.json_output import to_ascii
+from holdfast.cli.output.humanize import count, duration, local_time, short_id, shorten, size
+from holdfast.cli.output.json_output import to_ascii_json
 from holdfast.cli.output.screen import Screen, Span
 from holdfast.values import (
     JSON,
@@ -54,7 +54,7 @@ _ROLES: Final[Mapping[str, str]] = {
 }
 
 
-class Look(NamedTuple):
+class DisplayOptions(NamedTuple):
     """What to unfold, and the seq of the message to mark."""
 
     tools: bool = False
@@ -67,7 +67,7 @@ def ledger(turns: Iterable[TurnInfo]) -> Ledger:
     return {(turn.id, tool.call_id): tool for turn in turns for tool in turn.tools}
 
 
-class Conversation:
+class Transcript:
     """Prints messages under the headings of their turns; a turn without messages has one too.
 
     `marks` are lines to print after a message, by its seq: where the history came from another
@@ -81,7 +81,7 @@ class Conversation:
         *,
         session: str,
         abandoned: bool,
-        look: Look = Look(),  # noqa: B008 - it cannot be changed
+        look: DisplayOptions = DisplayOptions(),  # noqa: B008 - it cannot be changed
         marks: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         self._out = out
@@ -89,7 +89,7 @@ class Conversation:
         self._session = session
         self._abandoned = abandoned
         self._marks = dict(marks or {})
-        self._messages = Messages(out, ledger(turns), look)
+        self._messages = MessagePrinter(out, ledger(turns), look)
 
     def draw(
         self, messages: Sequence[Message], *, empty_turns: bool = True, ended: bool = True
@@ -99,14 +99,14 @@ class Conversation:
         With `empty_turns`, turns without messages get a heading too. With `ended`, these are the
         newest messages and the open turn is always shown.
         """
-        pending = deque(self._from_the_first_of(messages) if empty_turns else self._turns)
+        pending = deque(self._turns_from(messages) if empty_turns else self._turns)
         current: str | None = None
         self._draw_marks(0 if messages and messages[0].seq == 1 else None)
         for message in messages:
             if message.turn_id != current:
                 current = message.turn_id
                 self._messages.end_fold()
-                self._draw_change(current, pending, empty_turns=empty_turns)
+                self._draw_turn_headings(current, pending, empty_turns=empty_turns)
             self._messages.draw(message)
             self._draw_marks(message.seq)
         self._messages.end_fold()
@@ -114,7 +114,7 @@ class Conversation:
             if empty_turns or turn.state == "open":
                 self._draw_turn(turn)
 
-    def _from_the_first_of(self, messages: Sequence[Message]) -> list[TurnInfo]:
+    def _turns_from(self, messages: Sequence[Message]) -> list[TurnInfo]:
         """Return the turns from that of the first message on."""
         if not messages or messages[0].seq == 1:
             return self._turns
@@ -128,7 +128,7 @@ class Conversation:
             self._out.line((f"══ {mark} ══", "magenta"))
             self._out.line()
 
-    def _draw_change(
+    def _draw_turn_headings(
         self, turn_id: str | None, pending: deque[TurnInfo], *, empty_turns: bool
     ) -> None:
         """Print the heading of the turn that starts here, and of empty turns before it."""
@@ -138,23 +138,23 @@ class Conversation:
                     self._draw_turn(turn)
             self._draw_turn(turn)
             return
-        self._out.line((f"── {self._turn_elsewhere(turn_id)} ──", "dim"))
+        self._out.line((f"── {self._foreign_turn(turn_id)} ──", "dim"))
         self._out.line()
 
-    def _turn_elsewhere(self, turn_id: str | None) -> str:
+    def _foreign_turn(self, turn_id: str | None) -> str:
         if turn_id is None:
             return "outside of a turn"
         owner, _, number = turn_id.rpartition(".")
         if owner == self._session:
             return f"turn {number}, continued"
-        return f"turn {number} of {short(owner)}"
+        return f"turn {number} of {short_id(owner)}"
 
     def _draw_turn(self, turn: TurnInfo) -> None:
-        facts = [moment(turn.started_at)]
+        facts = [local_time(turn.started_at)]
         if turn.latency_ms is not None:
             facts.append(duration(turn.latency_ms))
         facts += [fact for fact in (turn.model, turn.run_id and f"run {turn.run_id}") if fact]
-        facts += spent(turn.usage, turn.cost)
+        facts += usage_facts(turn.usage, turn.cost)
         self._out.line(
             (f"── turn {turn.id.rpartition('.')[2]} ", "dim"),
             self._state(turn),
@@ -170,7 +170,7 @@ class Conversation:
         return turn.state, _STATES[turn.state]
 
 
-def spent(usage: Usage, cost: Decimal) -> list[str]:
+def usage_facts(usage: Usage, cost: Decimal) -> list[str]:
     """Return token usage and cost as texts, without those that are zero."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return [*tokens, f"cost {cost}"] if cost else tokens
@@ -179,13 +179,18 @@ def spent(usage: Usage, cost: Decimal) -> list[str]:
 # ------------------------------------------------------------------------------------- messages
 
 
-class Messages:
+class MessagePrinter:
     """Prints messages one by one, with no blank line between folded tool results."""
 
-    def __init__(self, out: Screen, outcomes: Ledger, look: Look = Look()) -> None:  # noqa: B008 - as above
+    def __init__(
+        self,
+        out: Screen,
+        outcomes: Ledger,
+        look: DisplayOptions = DisplayOptions(),  # noqa: B008 - as above
+    ) -> None:
         self._out = out
         self._outcomes = outcomes
-        self._look = look
+        self._options = look
         self._names: dict[str, str] = {}
         self._seqs: dict[str, int | None] = {}
         self._folded = False
@@ -216,13 +221,13 @@ class Messages:
             self._out.line()
 
     def _heading(self, message: Message) -> list[Span]:
-        spans: list[Span] = [self._pointer(message), (f"#{message.seq} ", "dim")]
+        spans: list[Span] = [self._marker(message), (f"#{message.seq} ", "dim")]
         if message.status == "damaged":
             return [*spans, ("DAMAGED", "bold red")]
         spans.append((message.role, _ROLES.get(message.role, "bold")))
-        facts = [message.name, message.model, message.created_at and moment(message.created_at)]
+        facts = [message.name, message.model, message.created_at and local_time(message.created_at)]
         if message.role == "summary":
-            facts.insert(0, self._stands_for(message))
+            facts.insert(0, self._coverage(message))
         if message.provenance is not None:
             facts.append(f"from {message.provenance.source}")
         spans += [(f" · {fact}", "dim") for fact in facts if fact]
@@ -232,10 +237,10 @@ class Messages:
             spans.append((" · ERASED", "bold red"))
         return spans
 
-    def _pointer(self, message: Message) -> Span:
-        return ("▶ " if self._look.at == message.seq else ""), "bold yellow"
+    def _marker(self, message: Message) -> Span:
+        return ("▶ " if self._options.at == message.seq else ""), "bold yellow"
 
-    def _stands_for(self, summary: Message) -> str:
+    def _coverage(self, summary: Message) -> str:
         if summary.covers is None:
             return "stands for what is before it"
         seq = self._seqs.get(summary.covers)
@@ -259,8 +264,8 @@ class Messages:
             out.line("  ", *_raw(part))
 
     def _draw_thinking(self, part: Thinking) -> None:
-        if not self._look.thinking:
-            self._out.brief(("  thinking  ", "dim italic"), (words(part.text), "dim"))
+        if not self._options.thinking:
+            self._out.truncated_line(("  thinking  ", "dim italic"), (shorten(part.text), "dim"))
             return
         self._out.line(("  thinking:", "dim italic"))
         self._out.body(part.text, indent=4, style="dim")
@@ -270,16 +275,16 @@ class Messages:
         shown = "" if call.arguments is None else arguments
         spans: list[Span] = [("  → ", "dim"), (call.name, "bold")]
         outcome: list[Span] = [] if record is None else ["  ", _OUTCOMES[record.outcome]]
-        if self._look.tools:
+        if self._options.tools:
             self._out.line(*spans, f"({shown})", *outcome, (f"  {call.id}", "dim"))
         else:
-            self._out.brief(*spans, *outcome, (f"  {words(shown)}", "dim"))
+            self._out.truncated_line(*spans, *outcome, (f"  {shorten(shown)}", "dim"))
 
     # ------------------------------------------------------------------------------ folding
 
     def _can_fold(self, message: Message) -> bool:
         return (
-            not self._look.tools
+            not self._options.tools
             and message.role == "tool"
             and message.status == "complete"
             and not message.metadata
@@ -292,17 +297,17 @@ class Messages:
         for result in message.tool_results:
             name = result.name or self._names.get(result.call_id) or result.call_id
             failed: list[Span] = [("failed  ", "red")] if result.error else []
-            self._out.brief(
-                self._pointer(message),
+            self._out.truncated_line(
+                self._marker(message),
                 (f"#{message.seq} ← ", "dim"),
                 f"{name}  ",
                 *failed,
-                (_extent(result), "dim"),
-                (words(result.text), "dim"),
+                (_result_size(result), "dim"),
+                (shorten(result.text), "dim"),
             )
 
 
-def _extent(result: ToolResult) -> str:
+def _result_size(result: ToolResult) -> str:
     """Return the lines and attachments of a result, if it is more than one line."""
     parts = () if isinstance(result.content, str) else result.content
     files = sum(not isinstance(part, Text) for part in parts)
@@ -335,14 +340,14 @@ def _raw(raw: Raw) -> list[Span]:
 
 
 def _json(value: JSON) -> str:
-    return to_ascii(value)
+    return to_ascii_json(value)
 
 
-def one_line(message: Message) -> str:
+def message_preview(message: Message) -> str:
     """Return a one-line preview of a message."""
     if message.status == "erased":
         return "erased"
-    text = words(message.text)
+    text = shorten(message.text)
     if text:
         return text
     if message.tool_calls:

@@ -53,19 +53,25 @@ from holdfast.proof.checker.event_log import (
     Fenced,
     Invoked,
     Killed,
+    OperationName,
     Read,
     Recorder,
     Refused,
     Stored,
     TornLine,
     Unknown,
-    Verb,
     digest,
     load,
     now,
 )
-from holdfast.proof.checker.session_log import History, Kept, histories, join, sort_by_type
-from holdfast.proof.checker.verdict import Coverage, Finding, Kind, Verdict
+from holdfast.proof.checker.session_log import (
+    FinalState,
+    SessionLog,
+    join_writes,
+    session_logs,
+    sort_by_type,
+)
+from holdfast.proof.checker.verdict import Coverage, Finding, Verdict, ViolationKind
 
 __all__ = [
     "Acked",
@@ -77,15 +83,15 @@ __all__ = [
     "Finding",
     "Invoked",
     "Killed",
-    "Kind",
+    "OperationName",
     "Read",
     "Recorder",
     "Refused",
     "Stored",
     "TornLine",
     "Unknown",
-    "Verb",
     "Verdict",
+    "ViolationKind",
     "check",
     "digest",
     "load",
@@ -107,13 +113,13 @@ def check(
     are not INVENTED although no worker wrote them.
     """
     log = sort_by_type(events)
-    writes = join(log)
-    found = histories(log, writes, Kept(final, branches or {}, frozenset(own)))
+    writes = join_writes(log)
+    found = session_logs(log, writes, FinalState(final, branches or {}, frozenset(own)))
     findings = [finding for history in found for finding in _judge(history)]
-    findings += branch_rules.forks({history.session: history for history in found})
+    findings += branch_rules.fork_findings({history.session: history for history in found})
     return Verdict(tuple(findings), coverage(log, writes, found))
 
 
-def _judge(history: History) -> Iterable[Finding]:
+def _judge(history: SessionLog) -> Iterable[Finding]:
     rules = (*append_rules.RULES, *branch_rules.rules(history))
     return (finding for rule in rules for finding in rule(history))

@@ -18,42 +18,42 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.proof.checker.event_log import GROWTH, Acked, Branch, Invoked, Read, Stored
-from holdfast.proof.checker.session_log import History
-from holdfast.proof.checker.verdict import Finding, Kind
+from holdfast.proof.checker.event_log import APPEND_OPERATIONS, Acked, Branch, Invoked, Read, Stored
+from holdfast.proof.checker.session_log import SessionLog
+from holdfast.proof.checker.verdict import Finding, ViolationKind
 
 State: TypeAlias = tuple[int, int]
 
 
-class Start(msgspec.Struct, frozen=True):
+class MoveTarget(msgspec.Struct, frozen=True):
     """The target of a move: a history, and how many of its messages are kept."""
 
-    origin: Sequence[Stored]
-    asked: int
+    history: Sequence[Stored]
+    length: int
 
 
 # --- the effect of each operation on a state ----------------------------------------------------
 
 
-def _start(h: History, branch: Branch, begun: Invoked) -> Start | None:
+def _target(h: SessionLog, branch: Branch, begun: Invoked) -> MoveTarget | None:
     """Return the target of this write at the end of the previous branch; None if invalid."""
     before = h.branches[branch.number - 2].history
     match begun.verb:
         case "clear":
-            return Start((), 0)
+            return MoveTarget((), 0)
         case "undo":
-            return Start(before, taken_back(before, begun.turns)) if before else None
+            return MoveTarget(before, length_after_undo(before, begun.turns)) if before else None
         case "redo":
             target = _redo_targets(h.branches).get(branch.number)
-            return None if target is None else Start(target.history, len(target.history))
+            return None if target is None else MoveTarget(target.history, len(target.history))
         case "replace":
-            return Start(before, _alike(before, begun))
+            return MoveTarget(before, _common_prefix(before, begun))
         case "rewind":
-            return _place(h, _end(h.branches[branch.number - 2]), begun)
+            return _resolve_target(h, _end(h.branches[branch.number - 2]), begun)
     return None
 
 
-def _place(h: History, state: State, begun: Invoked) -> Start | None:
+def _resolve_target(h: SessionLog, state: State, begun: Invoked) -> MoveTarget | None:
     """Resolve the target position of a write in this state of the session."""
     number, length = state
     here = h.branches[number - 1].history[:length]
@@ -62,16 +62,16 @@ def _place(h: History, state: State, begun: Invoked) -> Start | None:
         for history in reversed(histories):
             for seq, message in enumerate(history, 1):
                 if message.id == begun.to:
-                    return Start(history, seq)
+                    return MoveTarget(history, seq)
         return None
     if begun.to_branch is not None:
         if begun.to_branch > number:
             return None
         here = histories[begun.to_branch - 1]
-    return None if begun.to is None or begun.to > len(here) else Start(here, begun.to)
+    return None if begun.to is None or begun.to > len(here) else MoveTarget(here, begun.to)
 
 
-def taken_back(history: Sequence[Stored], turns: int) -> int:
+def length_after_undo(history: Sequence[Stored], turns: int) -> int:
     """Return the length of a history after an undo of this many turns.
 
     A turn is its messages or, outside turns, a user's messages and what follows them; summaries
@@ -119,146 +119,154 @@ def _redo_targets(branches: Sequence[Branch]) -> dict[int, Branch | None]:
     return targets
 
 
-def _alike(history: Sequence[Stored], begun: Invoked) -> int:
+def _common_prefix(history: Sequence[Stored], begun: Invoked) -> int:
     """Return the length of the common prefix of a history and the messages of a write."""
     wanted = zip(begun.ids, begun.digests, strict=True)
     pairs = zip(history, wanted, strict=False)
     return [*((m.id, m.digest) == want for m, want in pairs), False].index(False)
 
 
-def _same(one: Sequence[Stored], two: Sequence[Stored]) -> bool:
+def _same_messages(one: Sequence[Stored], two: Sequence[Stored]) -> bool:
     return [(m.id, m.digest) for m in one] == [(m.id, m.digest) for m in two]
 
 
-def _begins(h: History, branch: Branch, begun: Invoked) -> bool:
+def _produces(h: SessionLog, branch: Branch, begun: Invoked) -> bool:
     """True if this write, applied to the end of the previous branch, produces this branch."""
-    start = _start(h, branch, begun)
-    if start is None or branch.asked_seq != start.asked or branch.fork_seq > start.asked:
+    start = _target(h, branch, begun)
+    if start is None or branch.asked_seq != start.length or branch.fork_seq > start.length:
         return False
-    tools = any(message.role == "tool" for message in start.origin)
-    if branch.fork_seq < start.asked and not tools:
+    tools = any(message.role == "tool" for message in start.history)
+    if branch.fork_seq < start.length and not tools:
         return False  # A move goes further back only to keep a tool exchange whole.
-    if not _same(branch.history[: branch.fork_seq], start.origin[: branch.fork_seq]):
+    if not _same_messages(branch.history[: branch.fork_seq], start.history[: branch.fork_seq]):
         return False
-    return begun.verb != "replace" or _alike(branch.history, begun) == len(begun.ids)
+    return begun.verb != "replace" or _common_prefix(branch.history, begun) == len(begun.ids)
 
 
 def _expected(begun: Invoked, state: State) -> bool:
     return begun.expect is None or (begun.expect_branch, begun.expect) == state
 
 
-def _opened(h: History, branch: Branch, begun: Invoked) -> bool:
+def _can_have_opened(h: SessionLog, branch: Branch, begun: Invoked) -> bool:
     """True if this write can have opened this branch."""
     if branch.number == 1 or begun.verb != branch.reason:
         return False
     before = h.branches[branch.number - 2]
-    return _expected(begun, _end(before)) and _begins(h, branch, begun)
+    return _expected(begun, _end(before)) and _produces(h, branch, begun)
 
 
 def _end(branch: Branch) -> State:
     return branch.number, len(branch.history)
 
 
-def _stayed(h: History, begun: Invoked, state: State) -> bool:
+def _was_no_op(h: SessionLog, begun: Invoked, state: State) -> bool:
     """True if the session was already at the target of this write, which changed nothing."""
     branch = h.branches[state[0] - 1]
     here = branch.history[: state[1]]
     if begun.verb == "replace":
         # The branch had grown, or grew by this write, from the expected head.
         grown = begun.expect is None or begun.expect_branch == branch.number
-        return grown and _alike(branch.history, begun) == len(begun.ids) == state[1]
+        return grown and _common_prefix(branch.history, begun) == len(begun.ids) == state[1]
     if not _expected(begun, state) or state[1] < branch.fork_seq:
         return False
     if begun.verb == "clear":
         return not here
     if begun.verb != "rewind":
         return False
-    start = _place(h, state, begun)
-    return start is not None and _same(start.origin[: start.asked], here)
+    start = _resolve_target(h, state, begun)
+    return start is not None and _same_messages(start.history[: start.length], here)
 
 
 # --- the rules ----------------------------------------------------------------------------------
 
 
-def _gap(h: History) -> Iterator[Finding]:
+def _gap(h: SessionLog) -> Iterator[Finding]:
     """Find branches that are not numbered 1, 2, 3 ..., or share more messages than they have."""
     for number, branch in enumerate(h.branches, 1):
         if branch.number != number:
-            yield h.found(Kind.GAP, f"branch {branch.number} is in the position of branch {number}")
+            yield h.finding(
+                ViolationKind.GAP, f"branch {branch.number} is in the position of branch {number}"
+            )
         if branch.fork_seq > len(branch.history):
             detail = f"branch {number} shares {branch.fork_seq} messages and has fewer"
-            yield h.found(Kind.GAP, detail)
+            yield h.finding(ViolationKind.GAP, detail)
 
 
-def _copied(h: History) -> Iterator[Finding]:
+def _copied(h: SessionLog) -> Iterator[Finding]:
     """Find messages that are stored more often than they were written: copied, not shared."""
     for id_, times in Counter(message.id for message in h.stored).items():
         writers = len(h.writers.get(id_, ()))
         if times > max(writers, 1):
             detail = f"{id_!r} is stored {times} times and was written {writers} times"
-            yield h.found(Kind.DUPLICATE, detail, id_)
+            yield h.finding(ViolationKind.DUPLICATE, detail, id_)
 
 
-def _moves(h: History) -> Iterator[tuple[Invoked, Acked, State]]:
+def _moves(h: SessionLog) -> Iterator[tuple[Invoked, Acked, State]]:
     """Yield the acknowledged moves with the head that each returned."""
     for begun, ack in h.acks():
-        if begun.verb not in GROWTH and ack.branch is not None and ack.last is not None:
+        if begun.verb not in APPEND_OPERATIONS and ack.branch is not None and ack.last is not None:
             yield begun, ack, (ack.branch, ack.last)
 
 
-def _vanished(h: History) -> Iterator[Finding]:
+def _missing_head(h: SessionLog) -> Iterator[Finding]:
     """Find acknowledged heads that are not on any branch."""
     for begun, ack in h.acks():
-        if ack.branch is None or ack.last is None or _is_there(h, (ack.branch, ack.last)):
+        if ack.branch is None or ack.last is None or _exists(h, (ack.branch, ack.last)):
             continue
         detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}) returned the head "
-        yield h.found(Kind.LOST, f"{detail}{ack.branch}:{ack.last}, which does not exist")
+        yield h.finding(
+            ViolationKind.LOST, f"{detail}{ack.branch}:{ack.last}, which does not exist"
+        )
 
 
-def _misled(h: History) -> Iterator[Finding]:
+def _wrong_acked_head(h: SessionLog) -> Iterator[Finding]:
     """Find appends that returned a head at which none of their messages is stored."""
     for begun, ack in h.acks():
-        if begun.verb not in GROWTH or ack.branch is None or ack.last is None:
+        if begun.verb not in APPEND_OPERATIONS or ack.branch is None or ack.last is None:
             continue
-        if ack.last and _is_there(h, (ack.branch, ack.last)):
+        if ack.last and _exists(h, (ack.branch, ack.last)):
             at = h.branches[ack.branch - 1].history[ack.last - 1]
             if at.id not in begun.ids:
                 detail = f"{begun.ids[-1]!r} (op {ack.op} of {ack.worker!r}) was acknowledged with "
                 detail += f"the head {ack.branch}:{ack.last}, where {at.id!r} is stored"
-                yield h.found(Kind.REORDER, detail, *begun.ids)
+                yield h.finding(ViolationKind.REORDER, detail, *begun.ids)
 
 
-def _is_there(h: History, state: State) -> bool:
+def _exists(h: SessionLog, state: State) -> bool:
     return 1 <= state[0] <= len(h.branches) and state[1] <= len(h.branches[state[0] - 1].history)
 
 
-def _told_twice(h: History) -> Iterator[Finding]:
+def _returned_twice(h: SessionLog) -> Iterator[Finding]:
     """Find a branch that several moves returned although each of them opens one."""
     returned = Counter(state[0] for begun, _, state in _moves(h) if begun.verb in {"undo", "redo"})
     for number, times in returned.items():
         if times > 1:
-            yield h.found(Kind.DUPLICATE, f"branch {number} was returned to {times} moves")
+            yield h.finding(
+                ViolationKind.DUPLICATE, f"branch {number} was returned to {times} moves"
+            )
 
 
-def _wrong_move(h: History) -> Iterator[Finding]:
+def _wrong_move(h: SessionLog) -> Iterator[Finding]:
     """Find moves that, applied to the state before, do not produce what is stored."""
     for begun, ack, state in _moves(h):
-        if not _is_there(h, state):
+        if not _exists(h, state):
             continue
         branch = h.branches[state[0] - 1]
-        opened = _opened(h, branch, begun) and state[1] == _landed(branch, begun)
-        if not opened and not _stayed(h, begun, state):
+        opened = _can_have_opened(h, branch, begun) and state[1] == _length_after_move(
+            branch, begun
+        )
+        if not opened and not _was_no_op(h, begun, state):
             detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}, head {state[0]}:{state[1]}) "
             detail += f"does not lead from the end of branch {state[0] - 1} to what is stored"
-            yield h.found(Kind.WRONG_MOVE, detail)
+            yield h.finding(ViolationKind.WRONG_MOVE, detail)
 
 
-def _landed(branch: Branch, begun: Invoked) -> int:
+def _length_after_move(branch: Branch, begun: Invoked) -> int:
     """Return the length of the history right after a move opened this branch."""
     return len(begun.ids) if begun.verb == "replace" else branch.fork_seq
 
 
-def _unexplained(h: History) -> Iterator[Finding]:
+def _unexplained(h: SessionLog) -> Iterator[Finding]:
     """Find branches that no move can have opened."""
     claims: dict[int, list[tuple[Invoked, State]]] = {}
     for begun, _, state in _moves(h):
@@ -266,23 +274,25 @@ def _unexplained(h: History) -> Iterator[Finding]:
     unknown: list[Branch] = []
     for branch in h.branches[1:]:
         claimed = [(b, s) for b, s in claims.get(branch.number, []) if b.verb == branch.reason]
-        explained = any(_opened(h, branch, begun) for begun, _ in claimed)
+        explained = any(_can_have_opened(h, branch, begun) for begun, _ in claimed)
         # A wrong claim is found by `_wrong_move`.
-        if not explained and all(_stayed(h, begun, state) for begun, state in claimed):
+        if not explained and all(_was_no_op(h, begun, state) for begun, state in claimed):
             unknown.append(branch)
     for branch in _unmatched(h, unknown):
         detail = f"no recorded operation can have opened branch {branch.number} ({branch.reason})"
-        yield h.found(Kind.WRONG_MOVE if branch.number in claims else Kind.INVENTED, detail)
+        yield h.finding(
+            ViolationKind.WRONG_MOVE if branch.number in claims else ViolationKind.INVENTED, detail
+        )
 
 
-def _unmatched(h: History, branches: Sequence[Branch]) -> Iterator[Branch]:
+def _unmatched(h: SessionLog, branches: Sequence[Branch]) -> Iterator[Branch]:
     """Yield the branches not explained even if each write of unknown outcome opened one."""
     writes = [w.begun for w in h.writes if not w.refused and not isinstance(w.end, Acked)]
     taken: dict[int, Branch] = {}
 
     def match(branch: Branch, tried: set[int]) -> bool:
         for at, begun in enumerate(writes):
-            if at in tried or not _opened(h, branch, begun):
+            if at in tried or not _can_have_opened(h, branch, begun):
                 continue
             tried.add(at)
             # The branch that took this write may be explained by another one.
@@ -296,79 +306,79 @@ def _unmatched(h: History, branches: Sequence[Branch]) -> Iterator[Branch]:
             yield branch
 
 
-def _overtaken(h: History) -> Iterator[Finding]:
+def _out_of_order(h: SessionLog) -> Iterator[Finding]:
     """Find states that precede one that was settled before the operation for them began."""
     furthest: State = (0, 0)
-    settled = sorted(_settled(h), key=itemgetter(0))
+    settled = sorted(_settled_states(h), key=itemgetter(0))
     cursor = 0
-    for at, latest, what, kind in sorted(_begun(h), key=itemgetter(0)):
+    for at, latest, what, kind in sorted(_claimed_states(h), key=itemgetter(0)):
         while cursor < len(settled) and settled[cursor][0] < at:
             furthest = max(furthest, settled[cursor][1])
             cursor += 1
         if latest < furthest:
             detail = f"{what} began when the session was already at {furthest[0]}:{furthest[1]}"
-            yield h.found(kind, detail)
+            yield h.finding(kind, detail)
 
 
-def _settled(h: History) -> Iterator[tuple[int, State]]:
+def _settled_states(h: SessionLog) -> Iterator[tuple[int, State]]:
     """Yield the times by which a session was known to have reached a state."""
     for begun, ack in h.acks():
         if ack.branch is not None and ack.last is not None and begun.verb != "fork":
             state = (ack.branch, ack.last)
-            if _is_there(h, state):
+            if _exists(h, state):
                 yield ack.at, max(state, (ack.branch, h.branches[ack.branch - 1].fork_seq))
     for read in _whole_reads(h):
         yield read.ended, (read.branch or 0, len(read.ids))
 
 
-def _begun(h: History) -> Iterator[tuple[int, State, str, Kind]]:
+def _claimed_states(h: SessionLog) -> Iterator[tuple[int, State, str, ViolationKind]]:
     """Yield the times at which writes and reads began, with the latest state each produced or saw.
 
     An append may be a retry that only found its messages: then the state is not known, only that
     the session was on that branch.
     """
     for begun, ack in h.acks():
-        if ack.branch is None or ack.last is None or not _is_there(h, (ack.branch, ack.last)):
+        if ack.branch is None or ack.last is None or not _exists(h, (ack.branch, ack.last)):
             continue
-        alone = begun.verb not in GROWTH or len(h.writers[begun.ids[-1]]) == 1
+        alone = begun.verb not in APPEND_OPERATIONS or len(h.writers[begun.ids[-1]]) == 1
         latest = (ack.branch, ack.last) if alone else _end(h.branches[ack.branch - 1])
         what = f"{begun.verb} (op {ack.op} of {ack.worker!r}, head {ack.branch}:{ack.last})"
-        yield begun.at, latest, what, Kind.REORDER
+        yield begun.at, latest, what, ViolationKind.REORDER
     for read in _whole_reads(h):
         what = f"a read of {read.branch}:{len(read.ids)} by {read.worker!r}"
-        yield read.began, (read.branch or 0, len(read.ids)), what, Kind.STALE_READ
+        yield read.began, (read.branch or 0, len(read.ids)), what, ViolationKind.STALE_READ
 
 
-def _whole_reads(h: History) -> Iterator[Read]:
+def _whole_reads(h: SessionLog) -> Iterator[Read]:
     for read in h.reads:
         if read.complete and read.branch is not None and read.branch <= len(h.branches):
             yield read
 
 
-def _torn_read(h: History) -> Iterator[Finding]:
+def _torn_read(h: SessionLog) -> Iterator[Finding]:
     """Find reads of a branch that return fewer messages than it ever had."""
     for read in _whole_reads(h):
         branch = h.branches[(read.branch or 1) - 1]
         if not branch.fork_seq <= len(read.ids):
             detail = f"a read by {read.worker!r} returned {len(read.ids)} messages of branch "
             detail += f"{branch.number}, which started with {branch.fork_seq}"
-            yield h.found(Kind.STALE_READ, detail)
+            yield h.finding(ViolationKind.STALE_READ, detail)
 
 
-_Rule: TypeAlias = Callable[[History], Iterator[Finding]]
-_ALWAYS: tuple[_Rule, ...] = (_gap, _copied, _told_twice)
+_Rule: TypeAlias = Callable[[SessionLog], Iterator[Finding]]
+_ALWAYS: tuple[_Rule, ...] = (_gap, _copied, _returned_twice)
 # These compare states, and need branches that are numbered without gaps.
 _BY_STATE: tuple[_Rule, ...] = (
-    _vanished,
-    _misled,
+    _missing_head,
+    _wrong_acked_head,
     _wrong_move,
     _unexplained,
-    _overtaken,
+    _out_of_order,
     _torn_read,
 )
 
 
-def rules(h: History) -> tuple[_Rule, ...]:
+def rules(h: SessionLog) -> tuple[_Rule, ...]:
     """Return the rules that apply to a session."""
     if not h.moves:
         return ()
@@ -378,7 +388,7 @@ def rules(h: History) -> tuple[_Rule, ...]:
 # --- forks: rules over two sessions -------------------------------------------------------------
 
 
-def forks(histories: Mapping[str, History]) -> Iterator[Finding]:
+def fork_findings(histories: Mapping[str, SessionLog]) -> Iterator[Finding]:
     """Find forks that do not begin with a state of their parent at the time of the fork."""
     for h in histories.values():
         for begun, ack in h.acks():
@@ -386,28 +396,32 @@ def forks(histories: Mapping[str, History]) -> Iterator[Finding]:
                 continue
             child = histories.get(ack.child)
             if child is None or not child.branches:
-                yield h.found(Kind.LOST, f"the fork {ack.child!r} (op {ack.op}) does not exist")
+                yield h.finding(
+                    ViolationKind.LOST, f"the fork {ack.child!r} (op {ack.op}) does not exist"
+                )
             elif not any(_is_fork(h, child, begun, state) for state in _states(h, begun)):
                 detail = f"the fork {ack.child!r} (op {ack.op} of {ack.worker!r}) does not begin "
-                yield h.found(Kind.WRONG_MOVE, f"{detail}with a state of its parent at that time")
+                yield h.finding(
+                    ViolationKind.WRONG_MOVE, f"{detail}with a state of its parent at that time"
+                )
 
 
-def _states(h: History, begun: Invoked) -> Iterator[State]:
+def _states(h: SessionLog, begun: Invoked) -> Iterator[State]:
     """Yield the states a session may have been in since this write began."""
-    furthest = max((state for at, state in _settled(h) if at < begun.at), default=(0, 0))
+    furthest = max((state for at, state in _settled_states(h) if at < begun.at), default=(0, 0))
     for branch in h.branches:
         for length in range(branch.fork_seq, len(branch.history) + 1):
             if (branch.number, length) >= furthest and _expected(begun, (branch.number, length)):
                 yield branch.number, length
 
 
-def _is_fork(h: History, child: History, begun: Invoked, state: State) -> bool:
+def _is_fork(h: SessionLog, child: SessionLog, begun: Invoked, state: State) -> bool:
     """True if a session begins as a fork of this state would."""
     first = child.branches[0]
     history: Sequence[Stored] = h.branches[state[0] - 1].history[: state[1]]
     asked: int | None = len(history)
     if begun.to is not None:
-        start = _place(h, state, begun)
-        history, asked = ((), None) if start is None else (start.origin, start.asked)
-    shares = _same(first.history[: first.fork_seq], history[: first.fork_seq])
+        start = _resolve_target(h, state, begun)
+        history, asked = ((), None) if start is None else (start.history, start.length)
+    shares = _same_messages(first.history[: first.fork_seq], history[: first.fork_seq])
     return first.asked_seq == asked and first.fork_seq <= first.asked_seq and shares

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from holdfast.proof.checker.event_log import GROWTH, Acked
-from holdfast.proof.checker.session_log import History, Log, Write
+from holdfast.proof.checker.event_log import APPEND_OPERATIONS, Acked
+from holdfast.proof.checker.session_log import EventsByType, SessionLog, Write
 from holdfast.proof.checker.verdict import Coverage
 
 
-def coverage(log: Log, writes: list[Write], histories: list[History]) -> Coverage:
+def coverage(log: EventsByType, writes: list[Write], histories: list[SessionLog]) -> Coverage:
     """Count the activity of a run."""
     killed = {kill.worker: kill.at for kill in log.kills}
     writers = {write.begun.worker for write in writes}
@@ -29,7 +29,8 @@ def coverage(log: Log, writes: list[Write], histories: list[History]) -> Coverag
         torn_lines=len(log.torn),
         stored=sum(len(history.stored) for history in histories),
         moves=sum(
-            write.begun.verb not in GROWTH and isinstance(write.end, Acked) for write in writes
+            write.begun.verb not in APPEND_OPERATIONS and isinstance(write.end, Acked)
+            for write in writes
         ),
         branches=sum(len(history.branches) - 1 for history in histories if history.branches),
     )

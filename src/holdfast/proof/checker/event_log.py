@@ -11,12 +11,14 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.values import BranchReason, Head, Place
+from holdfast.values import BranchReason, Head, MessageRef
 
-Verb: TypeAlias = Literal[
+OperationName: TypeAlias = Literal[
     "append", "summarize", "replace", "rewind", "undo", "redo", "clear", "fork"
 ]
-GROWTH: Final = frozenset({"append", "summarize"})  # the operations that keep the head's branch
+APPEND_OPERATIONS: Final = frozenset(
+    {"append", "summarize"}
+)  # the operations that keep the head's branch
 
 
 class BadHistory(ValueError):
@@ -52,7 +54,7 @@ class Invoked(Event, frozen=True):
     at: int
     expect: int | None = None
     fence: int | None = None
-    verb: Verb = "append"
+    verb: OperationName = "append"
     expect_branch: int | None = None
     to: int | str | None = None
     to_branch: int | None = None
@@ -60,7 +62,7 @@ class Invoked(Event, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse a batch that is empty or whose digests do not match its ids."""
-        needed = self.verb in GROWTH
+        needed = self.verb in APPEND_OPERATIONS
         if (needed and not self.ids) or len(self.ids) != len(self.digests):
             raise BadHistory(
                 f"a write needs one digest per id: {len(self.ids)} ids, {len(self.digests)}"
@@ -217,14 +219,14 @@ class Recorder:
         self._record(begun)
         return begun
 
-    def moving(
+    def invoked_operation(
         self,
         session: str,
-        verb: Verb,
+        verb: OperationName,
         ids: Sequence[str] = (),
         digests: Sequence[str] = (),
         *,
-        to: Place | None = None,
+        to: MessageRef | None = None,
         turns: int = 1,
         expect: Head | None = None,
     ) -> Invoked:
@@ -258,12 +260,12 @@ class Recorder:
         end = Acked(self.worker, write.op, write.session, tuple(seqs), now(), last, duplicate)
         self._record(end)
 
-    def moved(self, write: Invoked, head: Head) -> None:
+    def acked_head(self, write: Invoked, head: Head) -> None:
         """Record that an operation returned this head."""
         at, where = now(), (self.worker, write.op, write.session)
         self._record(Acked(*where, (), at, last=head.seq, branch=head.branch))
 
-    def forked(self, write: Invoked, child: str) -> None:
+    def acked_fork(self, write: Invoked, child: str) -> None:
         """Record that a fork returned this session."""
         self._record(Acked(self.worker, write.op, write.session, (), now(), child=child))
 

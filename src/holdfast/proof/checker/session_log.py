@@ -27,12 +27,12 @@ from holdfast.proof.checker.event_log import (
     TornLine,
     Unknown,
 )
-from holdfast.proof.checker.verdict import Finding, Kind
+from holdfast.proof.checker.verdict import Finding, ViolationKind
 
 _T = TypeVar("_T")
 
 
-class Log(msgspec.Struct, frozen=True):
+class EventsByType(msgspec.Struct, frozen=True):
     """All events, by type."""
 
     begun: list[Invoked]
@@ -55,7 +55,7 @@ class Write(msgspec.Struct, frozen=True):
         return isinstance(self.end, Refused)
 
 
-class History(msgspec.Struct, frozen=True):
+class SessionLog(msgspec.Struct, frozen=True):
     """Everything known about one session; positions are indexes into its log, `stored`."""
 
     session: str
@@ -65,8 +65,8 @@ class History(msgspec.Struct, frozen=True):
     branches: Sequence[Branch]
     moves: bool  # True if its branches were passed; otherwise it has one, which only grows
     stored: Sequence[Stored]
-    own: frozenset[str]
-    place: dict[str, int]  # id -> its first position
+    store_written: frozenset[str]
+    positions: dict[str, int]  # id -> its first position
     writers: dict[str, list[Write]]  # id -> the writes that may have stored it
     settled: dict[str, int]  # id -> the first time that an acknowledgement or a read reported it
 
@@ -76,14 +76,14 @@ class History(msgspec.Struct, frozen=True):
             if isinstance(write.end, Acked):
                 yield write.begun, write.end
 
-    def found(self, kind: Kind, detail: str, *ids: str) -> Finding:
+    def finding(self, kind: ViolationKind, detail: str, *ids: str) -> Finding:
         """Return a finding about this session."""
         return Finding(kind, self.session, detail, ids)
 
 
-def sort_by_type(events: Iterable[Event]) -> Log:
+def sort_by_type(events: Iterable[Event]) -> EventsByType:
     """Sort events by type; they may come in any order."""
-    log = Log([], [], [], [], [], [])
+    log = EventsByType([], [], [], [], [], [])
     for event in events:
         match event:
             case Invoked():
@@ -101,7 +101,7 @@ def sort_by_type(events: Iterable[Event]) -> Log:
     return log
 
 
-def join(log: Log) -> list[Write]:
+def join_writes(log: EventsByType) -> list[Write]:
     """Join each invocation with its end; raise `BadHistory` if they do not match."""
     begun = {(event.worker, event.op): event for event in log.begun}
     if len(begun) != len(log.begun):
@@ -131,21 +131,21 @@ def _match(begun: Invoked | None, end: End) -> None:
     raise BadHistory(msg)
 
 
-class Kept(msgspec.Struct, frozen=True):
+class FinalState(msgspec.Struct, frozen=True):
     """The store's final state: plain histories, or all branches of a session."""
 
     final: Mapping[str, Sequence[Stored]]
     branches: Mapping[str, Sequence[Branch]]
     own: frozenset[str]
 
-    def of(self, session: str) -> tuple[Sequence[Branch], bool]:
+    def branches_of(self, session: str) -> tuple[Sequence[Branch], bool]:
         """Return a session's branches, and whether they were passed as such."""
         if session in self.branches:
             return self.branches[session], True
         return [Branch(1, "start", 0, 0, tuple(self.final.get(session, ())))], False
 
 
-def histories(log: Log, writes: list[Write], kept: Kept) -> list[History]:
+def session_logs(log: EventsByType, writes: list[Write], kept: FinalState) -> list[SessionLog]:
     """Build the log of each session."""
     by_writes = _group(writes, lambda write: write.begun.session)
     by_reads = _group(log.reads, lambda read: read.session)
@@ -162,9 +162,9 @@ def _group(items: Iterable[_T], key: Callable[[_T], str]) -> defaultdict[str, li
 
 
 def _history(
-    session: str, writes: list[Write], reads: list[Read], fences: list[Fenced], kept: Kept
-) -> History:
-    branches, moves = kept.of(session)
+    session: str, writes: list[Write], reads: list[Read], fences: list[Fenced], kept: FinalState
+) -> SessionLog:
+    branches, moves = kept.branches_of(session)
     stored = [message for branch in branches for message in branch.history[branch.fork_seq :]]
     place: dict[str, int] = {}
     for position, message in enumerate(stored):
@@ -175,7 +175,7 @@ def _history(
             # An id may occur twice in one batch; it still has one writer there.
             for id_ in dict.fromkeys(write.begun.ids):
                 writers.setdefault(id_, []).append(write)
-    return History(
+    return SessionLog(
         session,
         writes,
         reads,

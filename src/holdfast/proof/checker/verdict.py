@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 
-class Kind(enum.StrEnum):
+class ViolationKind(enum.StrEnum):
     """The kinds of violation."""
 
     LOST = "LOST"
@@ -25,7 +25,7 @@ class Kind(enum.StrEnum):
 class Finding(msgspec.Struct, frozen=True):
     """One violation: its kind, the session, a description, and the messages concerned."""
 
-    kind: Kind
+    kind: ViolationKind
     session: str
     detail: str
     ids: tuple[str, ...] = ()
@@ -62,8 +62,8 @@ class Coverage(msgspec.Struct, frozen=True):
     branches: int = 0
 
 
-_HAPPENED = ("kills", "retries", "overlaps")
-_SHOWN = 20
+_REQUIRED_COUNTS = ("kills", "retries", "overlaps")
+_MAX_SHOWN = 20
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -78,18 +78,18 @@ class Verdict(msgspec.Struct, frozen=True):
         return not self.findings
 
     @property
-    def kinds(self) -> frozenset[Kind]:
+    def kinds(self) -> frozenset[ViolationKind]:
         """The kinds of finding that occurred."""
         return frozenset(finding.kind for finding in self.findings)
 
-    def vacuous(self, require: Sequence[str] = _HAPPENED) -> list[str]:
+    def vacuous(self, require: Sequence[str] = _REQUIRED_COUNTS) -> list[str]:
         """Return those of the named fields of `Coverage` that are zero."""
         unnamed = set(require).difference(Coverage.__struct_fields__)
         if unnamed:
             raise ValueError(f"coverage does not count {', '.join(sorted(unnamed))}")
         return [name for name in require if not getattr(self.coverage, name)]
 
-    def require(self, happened: Sequence[str] = _HAPPENED) -> None:
+    def require(self, happened: Sequence[str] = _REQUIRED_COUNTS) -> None:
         """Raise AssertionError for findings, and if one of the `happened` counts is zero."""
         idle = self.vacuous(happened)
         if idle:
@@ -105,8 +105,12 @@ class Verdict(msgspec.Struct, frozen=True):
             f"{name.replace('_', ' ')} {getattr(self.coverage, name)}"
             for name in Coverage.__struct_fields__
         )
-        lines = [f"history check: {summary}", *(f"  {k:<13}{counts[k]:>8}" for k in Kind), did]
-        lines += [f"  {finding}" for finding in self.findings[:_SHOWN]]
-        if len(self.findings) > _SHOWN:
-            lines.append(f"  and {len(self.findings) - _SHOWN} more")
+        lines = [
+            f"history check: {summary}",
+            *(f"  {k:<13}{counts[k]:>8}" for k in ViolationKind),
+            did,
+        ]
+        lines += [f"  {finding}" for finding in self.findings[:_MAX_SHOWN]]
+        if len(self.findings) > _MAX_SHOWN:
+            lines.append(f"  and {len(self.findings) - _MAX_SHOWN} more")
         return "\n".join(lines)

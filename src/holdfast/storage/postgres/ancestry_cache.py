@@ -7,33 +7,33 @@ from typing import Final
 from holdfast.storage.ancestry import Path
 from holdfast.storage.postgres.rows import split_branch
 
-_LONGEST_KEPT: Final = 64
-_MOST_PATHS: Final = 100_000
+_MAX_SEGMENTS: Final = 64
+_MAX_PATHS: Final = 100_000
 
 
-class Paths:
+class AncestryCache:
     """Paths from a branch back to the start of its history, and the sessions they belong to.
 
     Shared by all readers and writers. Branches never move, so entries do not become stale.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, Path] = {}
+        self._paths: dict[int, Path] = {}
         self._sessions: set[int] = set()
 
     def get(self, branch: int) -> Path | None:
         """Return the path of a branch, if it is cached."""
-        return self._known.get(branch)
+        return self._paths.get(branch)
 
-    def keep(self, branch: int, path: Path) -> None:
+    def add(self, branch: int, path: Path) -> None:
         """Cache the path of a branch, if it is short; a full cache is cleared first."""
-        if len(path) <= _LONGEST_KEPT:
-            if len(self._known) >= _MOST_PATHS:
-                self._known.clear()
+        if len(path) <= _MAX_SEGMENTS:
+            if len(self._paths) >= _MAX_PATHS:
+                self._paths.clear()
                 self._sessions.clear()
-            self._known[branch] = path
+            self._paths[branch] = path
             self._sessions.add(split_branch(branch)[0])
 
-    def knows(self, session: int) -> bool:
+    def has_session(self, session: int) -> bool:
         """True if the path of one of a session's branches is cached."""
         return session in self._sessions

@@ -18,27 +18,35 @@ import psycopg
 from holdfast.clock import Clock, SystemClock, to_day
 from holdfast.cost import sum_by_day
 from holdfast.errors import Invalid, ReadOnly, StoreUnavailable
-from holdfast.storage.interrupts import undisturbed
+from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.postgres import migrations, search_tables, server_checks
-from holdfast.storage.postgres.ancestry_cache import Paths
-from holdfast.storage.postgres.connection import Link, Listener
-from holdfast.storage.postgres.conninfo import target
-from holdfast.storage.postgres.errors import is_lost, translate
+from holdfast.storage.postgres.ancestry_cache import AncestryCache
+from holdfast.storage.postgres.connection import Connection, TimeoutConnection
+from holdfast.storage.postgres.conninfo import parse_conninfo
+from holdfast.storage.postgres.errors import is_connection_lost, translate
 from holdfast.storage.postgres.pool import Pool
-from holdfast.storage.postgres.retry import Runner
+from holdfast.storage.postgres.retry import TransactionRunner
 from holdfast.storage.postgres.rows import unbind
-from holdfast.storage.postgres.search_tables import PostgresTables
-from holdfast.storage.postgres.snapshot import NeedsHorizon, PostgresSnapshot, Tenant
+from holdfast.storage.postgres.search_tables import PostgresIndexTables
+from holdfast.storage.postgres.snapshot import HorizonRequired, PostgresSnapshot, Tenant
 from holdfast.storage.postgres.statements import SQL
-from holdfast.storage.postgres.verify import damage
-from holdfast.storage.postgres.watcher import Watcher
-from holdfast.storage.postgres.write_queue import Line
-from holdfast.storage.protocol import Backend, Check, Foreseen, Pending, Query, Verb, sight_of
+from holdfast.storage.postgres.verify import find_damage
+from holdfast.storage.postgres.watcher import NotificationWatcher
+from holdfast.storage.postgres.write_queue import WriteQueue
+from holdfast.storage.protocol import (
+    Backend,
+    HealthCheck,
+    Operation,
+    PendingWrite,
+    Prefetched,
+    Query,
+    prefetch_of,
+)
 from holdfast.url import Durability, Location
 from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
 
 T = TypeVar("T")
-_PAUSE: Final = 0.05
+_RETRY_PAUSE_S: Final = 0.05
 _UNCHANGED: Final = "nothing was changed."
 _live: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
 
@@ -57,8 +65,8 @@ class PostgresBackend(Backend):
         steps: migrations.Steps | None = None,
     ) -> None:
         """Open the database; create the tables if there are none. `steps` is for tests."""
-        self._target = target(location, durability)
-        self.url = self._target.shown
+        self._conninfo = parse_conninfo(location, durability)
+        self.url = self._conninfo.redacted_url
         self.tenant = tenant
         self.readonly = readonly
         self.lease = location.lease
@@ -66,84 +74,86 @@ class PostgresBackend(Backend):
         # Leases are compared across hosts, so the time is the server's, unless a test sets it.
         self._clock = None if isinstance(clock, SystemClock) else clock
         self._steps = migrations.load() if steps is None else steps
-        self._whose = Tenant(tenant, self._target.schema, max(self._steps))
-        self._paths = Paths()
+        self._tenant_info = Tenant(tenant, self._conninfo.schema, max(self._steps))
+        self._paths = AncestryCache()
         self._closed = False
-        self._pool = Pool(partial(Link, self._target), self._target.pool)
-        self._watcher = Watcher(
+        self._pool = Pool(partial(Connection, self._conninfo), self._conninfo.pool)
+        self._watcher = NotificationWatcher(
             self._pool,
-            partial(Listener.open, self._target),
-            self._newest,
-            self._whose.channel,
-            self._whose.lock,
+            partial(TimeoutConnection.open, self._conninfo),
+            self._highest_activity,
+            self._tenant_info.channel,
+            self._tenant_info.write_lock,
         )
         self._make_writer()
-        self._start()
+        self._check_server()
         _live.add(self)
 
     # ------------------------------------------------------------------------------- opening
 
     def _make_writer(self) -> None:
-        self._runner = Runner(
+        self._runner = TransactionRunner(
             self._pool,
-            self._whose,
+            self._tenant_info,
             self._clock,
             self._paths,
             deadline=self.deadline,
-            response_timeout_s=self._target.answer,
-            exclusive_timeout_s=self._target.statement,
+            response_timeout_s=self._conninfo.answer,
+            exclusive_timeout_s=self._conninfo.statement,
             watcher=self._watcher,
         )
-        self._line = Line(self._runner.run_batch, self.deadline)
+        self._write_queue = WriteQueue(self._runner.run_batch, self.deadline)
 
-    def _start(self) -> None:
+    def _check_server(self) -> None:
         """Check the server, and create the schema or bring it up to date."""
         try:
-            with self._lent(self._target.statement) as connection:
-                found = server_checks.look(connection)
-                server_checks.refuse_unfit(found, self._target, readonly=self.readonly)
-                migrations.settle(connection, self._target, self._steps, readonly=self.readonly)
+            with self._connection(self._conninfo.statement) as connection:
+                found = server_checks.read_server_info(connection)
+                server_checks.require_supported(found, self._conninfo, readonly=self.readonly)
+                migrations.prepare_schema(
+                    connection, self._conninfo, self._steps, readonly=self.readonly
+                )
         except BaseException:
             self._pool.close()
             raise
 
-    def _newest(self, listener: Listener) -> object:
+    def _highest_activity(self, listener: TimeoutConnection) -> object:
         """Read the highest activity number, which every write of this tenant changes."""
-        listener.execute(SQL["set_tenant"], (self._whose.mark,))
-        return listener.execute(SQL["highest_activity"], (self._whose.mark,)).fetchone()
+        listener.execute(SQL["set_tenant"], (self._tenant_info.mark,))
+        return listener.execute(SQL["highest_activity"], (self._tenant_info.mark,)).fetchone()
 
     @contextmanager
-    def _lent(self, timeout_s: float) -> Iterator[Link]:
+    def _connection(self, timeout_s: float) -> Iterator[Connection]:
         """Lend a connection, and translate its errors."""
         try:
-            connection = self._pool.take(self.deadline)
+            connection = self._pool.acquire(self.deadline)
         except psycopg.Error as error:
             raise translate(error, _UNCHANGED) from error
         try:
-            connection.patience = timeout_s
+            connection.timeout_s = timeout_s
             yield connection
         except psycopg.Error as error:
             connection.close()
             raise translate(error, _UNCHANGED) from error
         finally:
-            self._pool.give_back(connection)
+            self._pool.release(connection)
 
     # --------------------------------------------------------------------- reading and writing
 
     def read(self, query: Query[T]) -> T:
         """Run a query on a snapshot."""
-        hint = sight_of(query)
+        hint = prefetch_of(query)
 
-        def run(_: Link, snapshot: PostgresSnapshot) -> T:
+        def run(_: Connection, snapshot: PostgresSnapshot) -> T:
             if hint is not None:
-                snapshot.foresee(hint)
+                snapshot.prefetch(hint)
             return query(snapshot)
 
-        return self._read(run, self._target.answer, restartable=isinstance(query, Foreseen))
+        return self._read(run, self._conninfo.answer, restartable=isinstance(query, Prefetched))
 
     def _read(
         self,
-        query: Callable[[Link, PostgresSnapshot], T],
+        query: Callable[[Connection, PostgresSnapshot], T],
         timeout_s: float,
         *,
         restartable: bool = False,
@@ -162,62 +172,64 @@ class PostgresBackend(Backend):
                 if needed:
                     horizon = self._horizon()
                 with self._snapshot(timeout_s, horizon) as (connection, snapshot):
-                    before = connection.journeys
+                    before = connection.round_trips
                     try:
                         found = query(connection, snapshot)
-                        snapshot.check_entered()
+                        snapshot.check_format()
                         return found
                     finally:
-                        received = connection.journeys != before
-            except NeedsHorizon:
+                        received = connection.round_trips != before
+            except HorizonRequired:
                 needed = True
                 continue
             except StoreUnavailable as error:
-                lost = error.__cause__ is not None and is_lost(error.__cause__)
-                over = self._closed or time.monotonic() + _PAUSE > until
+                lost = error.__cause__ is not None and is_connection_lost(error.__cause__)
+                over = self._closed or time.monotonic() + _RETRY_PAUSE_S > until
                 if not lost or over or (received and not restartable):
                     raise
             self._pool.clear()
-            time.sleep(_PAUSE)
+            time.sleep(_RETRY_PAUSE_S)
 
     def _horizon(self) -> int:
         """Return the activity up to which all writes are committed; read before the snapshot."""
-        with self._snapshot(self._target.answer) as (connection, _):
-            values = (self._whose.mark, self._whose.activity_lock)
-            row = connection.ask("horizon", values).fetchone()
+        with self._snapshot(self._conninfo.answer) as (connection, _):
+            values = (self._tenant_info.mark, self._tenant_info.activity_lock)
+            row = connection.execute("horizon", values).fetchone()
         return row[0] if row else 0
 
     @contextmanager
     def _snapshot(
         self, timeout_s: float, horizon: int | None = None
-    ) -> Iterator[tuple[Link, PostgresSnapshot]]:
-        with self._lent(timeout_s) as connection:
-            snapshot = PostgresSnapshot(connection, self._whose, self._clock, self._paths, horizon)
+    ) -> Iterator[tuple[Connection, PostgresSnapshot]]:
+        with self._connection(timeout_s) as connection:
+            snapshot = PostgresSnapshot(
+                connection, self._tenant_info, self._clock, self._paths, horizon
+            )
             connection.begin("begin_reading")
-            snapshot.enter("enter_snapshot", self._target.reading)
+            snapshot.enter("enter_snapshot", self._conninfo.snapshot_idle_timeout)
             try:
                 yield connection, snapshot
             finally:
                 connection.roll_back()
 
-    def index_tables(self) -> PostgresTables | None:
+    def index_tables(self) -> PostgresIndexTables | None:
         """Return the tables of this tenant's search index, if they can be used here."""
         usable = self._read(
-            lambda connection, _: search_tables.usable(connection), self._target.answer
+            lambda connection, _: search_tables.index_usable(connection), self._conninfo.answer
         )
-        return PostgresTables(self._target, self._whose) if usable else None
+        return PostgresIndexTables(self._conninfo, self._tenant_info) if usable else None
 
-    def write(self, operation: Verb[T], *, alone: bool = False) -> T:
+    def write(self, operation: Operation[T], *, alone: bool = False) -> T:
         """Run an operation; it is durable when this returns."""
         self._refuse_write()
-        if self._line.moving and not alone:
-            return self._line.submit(operation).result()
-        return undisturbed(partial(self._runner.run, operation, alone=alone))
+        if self._write_queue.active and not alone:
+            return self._write_queue.submit(operation).result()
+        return defer_signals(partial(self._runner.run, operation, alone=alone))
 
-    def submit(self, operation: Verb[T]) -> Pending[T]:
+    def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Queue an operation for the writer thread."""
         self._refuse_write()
-        return self._line.submit(operation)
+        return self._write_queue.submit(operation)
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until something was written since `seen`."""
@@ -225,7 +237,7 @@ class PostgresBackend(Backend):
 
     def flush(self) -> None:
         """Wait for all submitted writes."""
-        self._line.flush()
+        self._write_queue.flush()
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -238,7 +250,7 @@ class PostgresBackend(Backend):
 
     # ----------------------------------------------------------------------------- whole store
 
-    def scrub(self) -> tuple[str, ...]:
+    def wipe(self) -> tuple[str, ...]:
         """Do nothing: the server reuses freed space when it needs it."""
         self._refuse_write()
         return ()
@@ -255,8 +267,8 @@ class PostgresBackend(Backend):
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged, other tenants' sessions aside."""
         return self._read(
-            lambda connection, snapshot: list(damage(connection, self._whose, snapshot)),
-            self._target.statement,
+            lambda connection, snapshot: list(find_damage(connection, self._tenant_info, snapshot)),
+            self._conninfo.statement,
         )
 
     def salvage(self, to: str) -> SalvageReport:
@@ -269,13 +281,19 @@ class PostgresBackend(Backend):
 
     def stats(self) -> Stats:
         """Count what is there."""
-        return self._read(lambda connection, _: self._stats(connection), self._target.statement)
+        return self._read(lambda connection, _: self._stats(connection), self._conninfo.statement)
 
-    def _stats(self, connection: Link) -> Stats:
-        tenant = (self._whose.mark,)
-        counted, stored = connection.ask("stats", tenant), connection.ask("stored_messages", tenant)
-        growth, spent = connection.ask("growth", tenant), connection.ask("usage_by_day", tenant)
-        size = connection.ask("size", (self._target.schema,))
+    def _stats(self, connection: Connection) -> Stats:
+        tenant = (self._tenant_info.mark,)
+        counted, stored = (
+            connection.execute("stats", tenant),
+            connection.execute("stored_messages", tenant),
+        )
+        growth, spent = (
+            connection.execute("growth", tenant),
+            connection.execute("usage_by_day", tenant),
+        )
+        size = connection.execute("size", (self._conninfo.schema,))
         ((sessions, trashed, turns, held, blobs, blob_bytes),) = counted.fetchall()
         ((branches, messages),) = stored.fetchall()
         return Stats(
@@ -295,16 +313,18 @@ class PostgresBackend(Backend):
             file_bytes=size.fetchall()[0][0],
         )
 
-    def health(self) -> list[Check]:
+    def health(self) -> list[HealthCheck]:
         """Return the checks of the server and the store, for `doctor`."""
 
-        def read_checks(connection: Link, _: PostgresSnapshot) -> list[Check]:
-            without_rls = server_checks.unguarded(connection, self._target)
-            number = migrations.version(connection, self._target)
-            found = server_checks.checks(server_checks.look(connection), self._target, without_rls)
-            return [*found, Check("format", str(number))]
+        def read_checks(connection: Connection, _: PostgresSnapshot) -> list[HealthCheck]:
+            without_rls = server_checks.tables_without_rls(connection, self._conninfo)
+            number = migrations.schema_version(connection, self._conninfo)
+            found = server_checks.checks(
+                server_checks.read_server_info(connection), self._conninfo, without_rls
+            )
+            return [*found, HealthCheck("format", str(number))]
 
-        return self._read(read_checks, self._target.answer)
+        return self._read(read_checks, self._conninfo.answer)
 
     @property
     def closed(self) -> bool:
@@ -316,7 +336,7 @@ class PostgresBackend(Backend):
         if self._closed:
             return
         self._closed = True
-        self._line.close()
+        self._write_queue.close()
         self._watcher.close()
         self._pool.close()
 
@@ -324,21 +344,21 @@ class PostgresBackend(Backend):
 
     def after_fork_in_child(self) -> None:
         """Reset in a forked child: it has no threads, and the connections belong to the parent."""
-        self._pool.begin_anew()
-        self._watcher.begin_anew()
+        self._pool.reset_after_fork()
+        self._watcher.reset_after_fork()
         if not self._closed:
             self._make_writer()
 
 
 def missing_store(location: Location) -> str | None:
     """Return the address, without its password, if there is no store; `None` if there is one."""
-    conninfo = target(location, "process")
+    conninfo = parse_conninfo(location, "process")
     try:
-        with closing(Listener.open(conninfo)) as connection:
+        with closing(TimeoutConnection.open(conninfo)) as connection:
             row = connection.execute(SQL["store_exists"], (conninfo.schema,)).fetchone()
     except psycopg.Error as error:
         raise translate(error, _UNCHANGED) from error
-    return None if row and row[0] else f"{conninfo.shown} (schema {conninfo.schema})"
+    return None if row and row[0] else f"{conninfo.redacted_url} (schema {conninfo.schema})"
 
 
 def _no_file(action: str, to: str) -> Invalid:

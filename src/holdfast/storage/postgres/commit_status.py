@@ -16,93 +16,97 @@ import msgspec
 import psycopg
 
 from holdfast.errors import HoldfastError
-from holdfast.storage.postgres.connection import Birth, Link
-from holdfast.storage.postgres.errors import is_lost
-from holdfast.storage.postgres.rows import bind, numbers, split_branch
+from holdfast.storage.postgres.connection import BackendId, Connection
+from holdfast.storage.postgres.errors import is_connection_lost
+from holdfast.storage.postgres.rows import bind, int8_array, split_branch
 from holdfast.storage.postgres.snapshot import Tenant
-from holdfast.storage.postgres.transaction import Trace
+from holdfast.storage.postgres.transaction import InsertedMessages
 
-Fate = Literal["committed", "aborted", "unknown"]
-_FATES: Final[dict[str | None, Fate | None]] = {
+CommitStatus = Literal["committed", "aborted", "unknown"]
+_XACT_STATUS: Final[dict[str | None, CommitStatus | None]] = {
     "committed": "committed",
     "aborted": "aborted",
     "in progress": None,
 }
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class PendingCommit(msgspec.Struct, frozen=True):
     """A transaction whose commit was sent and not answered: its result, and how to identify it.
 
     It is identified by its `xid`, or by the messages it `inserted`. `abort_error` is the error to
     report if the commit turns out not to have been received.
     """
 
-    number: str | None
-    trace: Trace | None
+    xid: str | None
+    inserted: InsertedMessages | None
     value: Any
-    undone: HoldfastError
+    abort_error: HoldfastError
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection was lost. A `pending_commit` was sent and may have been received."""
 
     def __init__(
         self,
         error: HoldfastError,
-        backend_id: Birth | None = None,
-        pending_commit: Receipt | None = None,
+        backend_id: BackendId | None = None,
+        pending_commit: PendingCommit | None = None,
     ) -> None:
         super().__init__(str(error))
         self.error = error
-        self.born = backend_id
-        self.receipt = pending_commit
+        self.backend_id = backend_id
+        self.pending_commit = pending_commit
 
 
-def fate_of(connection: Link, tenant: Tenant, lost: Lost) -> Fate | None:
+def resolve_commit(
+    connection: Connection, tenant: Tenant, lost: ConnectionLost
+) -> CommitStatus | None:
     """Return the status of an in-doubt commit; `None` while its transaction is in progress.
 
     Only errors that end the connection are raised.
     """
-    if lost.born is None or lost.receipt is None:
+    if lost.backend_id is None or lost.pending_commit is None:
         return "unknown"
-    ended = end_orphan(connection, lost.born)
-    same_run = connection.birth.life == lost.born.life
-    xid, inserted = lost.receipt.number, lost.receipt.trace
-    status: Fate | None = "unknown"
+    ended = terminate_orphan(connection, lost.backend_id)
+    same_run = connection.backend_id.server_run == lost.backend_id.server_run
+    xid, inserted = lost.pending_commit.xid, lost.pending_commit.inserted
+    status: CommitStatus | None = "unknown"
     try:
         if inserted is not None:
-            status = _told_by_messages(connection, tenant, inserted)
+            status = _status_by_messages(connection, tenant, inserted)
             if status is None:
                 status = "unknown" if not same_run else "aborted" if ended else None
         elif xid is not None and same_run:
-            row = connection.ask("commit_status", (xid,)).fetchone()
-            status = _FATES.get(row[0] if row else None, "unknown")
+            row = connection.execute("commit_status", (xid,)).fetchone()
+            status = _XACT_STATUS.get(row[0] if row else None, "unknown")
         if status == "committed":
-            _put_up_a_fence(connection)
+            _commit_barrier(connection)
     except psycopg.Error as error:
-        if is_lost(error):
+        if is_connection_lost(error):
             raise
         connection.roll_back()
         return "unknown"
     return status
 
 
-def end_orphan(connection: Link, orphan: Birth) -> bool:
+def terminate_orphan(connection: Connection, orphan: BackendId) -> bool:
     """Terminate the backend of a lost connection: its commit has arrived by now, or never will.
 
     Return whether it has ended. One that this role may not terminate ends by itself at the idle
     timeout. Only errors that end the connection are raised.
     """
-    backend = (orphan.process, orphan.since)
+    backend = (orphan.pid, orphan.started_at)
     try:
-        return all(row[0] for row in connection.ask("terminate_backend", backend).fetchall())
+        return all(row[0] for row in connection.execute("terminate_backend", backend).fetchall())
     except psycopg.Error as error:
-        if is_lost(error):
+        if is_connection_lost(error):
             raise
-    return connection.ask("find_backend", backend).fetchone() is None
+    return connection.execute("find_backend", backend).fetchone() is None
 
 
-def _told_by_messages(connection: Link, tenant: Tenant, inserted: Trace) -> Fate | None:
+def _status_by_messages(
+    connection: Connection, tenant: Tenant, inserted: InsertedMessages
+) -> CommitStatus | None:
     """Return the status of a lost transaction by the messages that it was to insert.
 
     `None` if their positions are empty: the transaction may still be running, or this server may
@@ -111,10 +115,10 @@ def _told_by_messages(connection: Link, tenant: Tenant, inserted: Trace) -> Fate
     """
     branch, rows = inserted
     seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows), strict=True)
-    expected = (*split_branch(branch), numbers(seqs), list(ids), list(bodies))
+    expected = (*split_branch(branch), int8_array(seqs), list(ids), list(bodies))
     connection.begin("begin_writing")
-    connection.ask("enter_reading", (tenant.mark,))
-    counts = connection.ask("count_expected", (tenant.mark, *expected)).fetchall()
+    connection.execute("enter_reading", (tenant.mark,))
+    counts = connection.execute("count_expected", (tenant.mark, *expected)).fetchall()
     connection.roll_back()
     ((occupied, same_id, same_body),) = counts
     if same_id:
@@ -122,11 +126,11 @@ def _told_by_messages(connection: Link, tenant: Tenant, inserted: Trace) -> Fate
     return "aborted" if occupied else None
 
 
-def _put_up_a_fence(connection: Link) -> None:
+def _commit_barrier(connection: Connection) -> None:
     """Commit a record behind the in-doubt commit, and wait for the disk and for standbys.
 
     Terminating the backend of the lost connection also ended its wait for a standby.
     """
     connection.begin("begin_writing")
-    connection.ask("commit_barrier")
+    connection.execute("commit_barrier")
     connection.commit()

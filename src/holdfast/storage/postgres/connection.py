@@ -31,46 +31,48 @@ from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryDumper
 
 from holdfast.errors import StoreUnavailable
-from holdfast.storage.postgres.conninfo import Target
-from holdfast.storage.postgres.errors import is_lost
+from holdfast.storage.postgres.conninfo import ConnInfo
+from holdfast.storage.postgres.errors import is_connection_lost
 from holdfast.storage.postgres.statements import SQL
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
-_Known = tuple[str, tuple[int, ...]]
-_INTERVAL: Final = 0.1
+_PreparedKey = tuple[str, tuple[int, ...]]
+_POLL_INTERVAL_S: Final = 0.1
 _COMMIT: Final = "COMMIT"
-_PER_STATEMENT: Final = 1_000
-_MOST_AT_ONCE: Final = 2_000_000
-_MOST_PREPARED: Final = 500  # per connection; lists and searches have many forms
-_SLOWEST: Final = 250_000  # large writes have more time
-_DONE: Final = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
+_STATEMENT_OVERHEAD_BYTES: Final = 1_000
+_MAX_QUEUED_BYTES: Final = 2_000_000
+_MAX_PREPARED: Final = 500  # per connection; lists and searches have many forms
+_MIN_BYTES_PER_S: Final = 250_000  # large writes have more time
+_SUCCESS: Final = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 
 
-class Withheld(Exception):
+class ReadNotAllowed(Exception):
     """A result is needed while the connection is write-only."""
 
 
-class Listener(psycopg.Connection[Row]):
+class TimeoutConnection(psycopg.Connection[Row]):
     """A connection of the driver whose waits have a timeout."""
 
-    patience: float = 10.0
+    timeout_s: float = 10.0
 
     @classmethod
-    def open(cls, conninfo: Target) -> Self:
+    def open(cls, conninfo: ConnInfo) -> Self:
         """Connect."""
-        arguments: dict[str, Any] = {**conninfo.arguments()}
+        arguments: dict[str, Any] = {**conninfo.driver_arguments()}
         connection = cls.connect(
             conninfo.url, autocommit=True, cursor_factory=RawCursor[Row], **arguments
         )
-        connection.patience = conninfo.answer
+        connection.timeout_s = conninfo.answer
         return connection
 
-    def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
+    def wait(
+        self, gen: PQGen[T], interval: float = _POLL_INTERVAL_S, timeout: float | None = None
+    ) -> T:
         """Wait for the server, up to the timeout."""
-        return super().wait(gen, interval, self.patience if timeout is None else timeout)
+        return super().wait(gen, interval, self.timeout_s if timeout is None else timeout)
 
-    def disown(self) -> None:
+    def abandon_in_child(self) -> None:
         """Close this in a forked child without notifying the server: the parent still uses it."""
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, self.fileno())
@@ -78,47 +80,47 @@ class Listener(psycopg.Connection[Row]):
         self.close()
 
 
-class Birth(NamedTuple):
+class BackendId(NamedTuple):
     """The server process (backend) of a connection, and the run of the server it belongs to.
 
     When a connection is lost, its backend may still hold its locks. A transaction id is valid only
     within one run: after a crash the server reuses ids that were not written to disk.
     """
 
-    process: int
-    since: object
-    life: tuple[object, object]
+    pid: int
+    started_at: object
+    server_run: tuple[object, object]
 
 
-class Answer:
+class PendingResult:
     """The result of a queued statement; fetching it sends the queue and waits."""
 
-    __slots__ = ("_link", "once", "rows", "status", "text", "values")
+    __slots__ = ("_connection", "rows", "status", "text", "unprepared", "values")
 
     def __init__(
         self,
-        connection: Link,
+        connection: Connection,
         text: str,
         values: Sequence[object] = (),
         *,
         unprepared: bool = False,
     ) -> None:
         """A statement that is `unprepared` is sent as it is, since it is not sent again."""
-        self._link = connection
+        self._connection = connection
         self.text = text
         self.values = values
-        self.once = unprepared
+        self.unprepared = unprepared
         self.rows: list[Row] | None = None
         self.status: bytes | None = None  # the command tag, once it is received
 
     @property
-    def load(self) -> int:
+    def size_bytes(self) -> int:
         """About how many bytes the statement takes to send."""
-        found = _PER_STATEMENT
+        found = _STATEMENT_OVERHEAD_BYTES
         for value in self.values:
             kind = type(value)
             if kind is bytes or kind is list:
-                found += _weight(value)
+                found += _size_bytes(value)
         return found
 
     def fetchone(self) -> Row | None:
@@ -129,70 +131,72 @@ class Answer:
     def fetchall(self) -> list[Row]:
         """Return all rows."""
         if self.rows is None:
-            self._link.sync()
+            self._connection.sync()
         if self.rows is None:
             raise psycopg.InterfaceError("a statement got no result")
         return self.rows
 
 
-class Link:
+class Connection:
     """A pipelined connection. Used by one thread at a time."""
 
-    def __init__(self, conninfo: Target) -> None:
+    def __init__(self, conninfo: ConnInfo) -> None:
         """Connect."""
         self.pid = os.getpid()
-        self._connection = Listener.open(conninfo)
+        self._connection = TimeoutConnection.open(conninfo)
         # All integers have the same type, so that one prepared statement serves them all.
         self._connection.adapters.register_dumper(int, Int8BinaryDumper)
         self._transformer = Transformer(self._connection)
-        self._library = self._connection.pgconn
-        self._library.enter_pipeline_mode()
-        self._socket = self._library.socket
+        self._pgconn = self._connection.pgconn
+        self._pgconn.enter_pipeline_mode()
+        self._socket = self._pgconn.socket
         self._poll = select.poll()
-        self._prepared: dict[_Known, bytes] = {}
+        self._prepared: dict[_PreparedKey, bytes] = {}
         self._names = itertools.count()
-        self._queue: list[Answer] = []
-        self._owed: deque[Answer | _Known | None] = deque()  # `None` ends a round trip
-        self._load = 0
-        self._withheld = False
-        self._ending = False  # The only expected result is that of a rollback.
-        self.patience = conninfo.answer  # of silence; large writes have more
-        self.loan: object = None  # the pool's
-        self.journeys = 0  # completed ones
-        self.birth = self._look_around()
+        self._queue: list[PendingResult] = []
+        self._expected: deque[PendingResult | _PreparedKey | None] = (
+            deque()
+        )  # `None` ends a round trip
+        self._queued_bytes = 0
+        self._write_only = False
+        self._rollback_sent = False  # The only expected result is that of a rollback.
+        self.timeout_s = conninfo.answer  # of silence; large writes have more
+        self.slot: object = None  # the pool's
+        self.round_trips = 0  # completed ones
+        self.backend_id = self._read_backend_id()
 
-    def _look_around(self) -> Birth:
-        ((pid, started_at, *run),) = self.ask("backend_id").fetchall()
-        return Birth(pid, started_at, (run[0], run[1]))
+    def _read_backend_id(self) -> BackendId:
+        ((pid, started_at, *run),) = self.execute("backend_id").fetchall()
+        return BackendId(pid, started_at, (run[0], run[1]))
 
     # -------------------------------------------------------------------------------- statements
 
-    def ask(self, name: str, values: Sequence[object] = ()) -> Answer:
+    def execute(self, name: str, values: Sequence[object] = ()) -> PendingResult:
         """Queue a statement by its name."""
-        return self.ask_text(SQL[name], values)
+        return self.execute_sql(SQL[name], values)
 
-    def ask_text(self, text: str, values: Sequence[object] = ()) -> Answer:
+    def execute_sql(self, text: str, values: Sequence[object] = ()) -> PendingResult:
         """Queue a statement."""
-        return self._asked(Answer(self, text, values))
+        return self._enqueue(PendingResult(self, text, values))
 
-    def ask_once(self, text: str) -> Answer:
+    def execute_unprepared(self, text: str) -> PendingResult:
         """Queue a statement that is not sent again, without preparing it."""
-        return self._asked(Answer(self, text, unprepared=True))
+        return self._enqueue(PendingResult(self, text, unprepared=True))
 
-    def _asked(self, answer: Answer) -> Answer:
+    def _enqueue(self, answer: PendingResult) -> PendingResult:
         self._queue.append(answer)
-        self._load += answer.load
-        if self._load > _MOST_AT_ONCE:
+        self._queued_bytes += answer.size_bytes
+        if self._queued_bytes > _MAX_QUEUED_BYTES:
             self.sync()
         return answer
 
     def begin(self, name: str) -> None:
         """Begin a transaction."""
-        self.ask(name)
+        self.execute(name)
 
     def commit(self) -> None:
         """Commit, and wait for the answer."""
-        answer = self.ask_text(_COMMIT)
+        answer = self.execute_sql(_COMMIT)
         self.sync()
         if answer.status != _COMMIT.encode():
             raise psycopg.InternalError(f"COMMIT was answered with {answer.status!r}")
@@ -206,35 +210,35 @@ class Link:
         self._drop_queue()
         if self.pid != os.getpid():  # The transaction goes on in the parent process.
             return
-        if self._owed or self._library.transaction_status == TransactionStatus.IDLE:
+        if self._expected or self._pgconn.transaction_status == TransactionStatus.IDLE:
             return
         try:
-            self.ask_text("ROLLBACK")
+            self.execute_sql("ROLLBACK")
             self._send_all()
-            self._ending = True
+            self._rollback_sent = True
         except psycopg.Error:
             self.close()
 
     def _drop_queue(self) -> None:
         self._queue.clear()
-        self._load = 0
+        self._queued_bytes = 0
 
     @contextmanager
-    def withheld(self) -> Iterator[None]:
+    def write_only(self) -> Iterator[None]:
         """Only queue statements: needing a result raises `ReadNotAllowed`, and drops the queue."""
-        self._withheld = True
+        self._write_only = True
         try:
             yield
         except BaseException:
             self._drop_queue()
             raise
         finally:
-            self._withheld = False
+            self._write_only = False
 
     def sync(self) -> None:
         """Send all queued statements, and wait for their results."""
-        if self._withheld:
-            raise Withheld
+        if self._write_only:
+            raise ReadNotAllowed
         if not self._queue:
             return
         if self.pid != os.getpid():
@@ -242,23 +246,23 @@ class Link:
                 "the process was forked during this operation, which goes on in the parent; "
                 "nothing was sent from this process."
             )
-        timeout_s = self.patience + self._load / _SLOWEST
-        self._ending = False
+        timeout_s = self.timeout_s + self._queued_bytes / _MIN_BYTES_PER_S
+        self._rollback_sent = False
         self._send_all()
         self._receive_all(timeout_s)
-        self.journeys += 1
+        self.round_trips += 1
 
     # ------------------------------------------------------------------------------- sending
 
     def _send_all(self) -> None:
-        queue, self._queue, self._load = self._queue, [], 0
+        queue, self._queue, self._queued_bytes = self._queue, [], 0
         for answer in queue:
             self._send(answer)
-        self._library.pipeline_sync()
-        self._owed.append(None)
+        self._pgconn.pipeline_sync()
+        self._expected.append(None)
         self._flush()
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: PendingResult) -> None:
         values: Sequence[Buffer | None] = ()
         types: tuple[int, ...] = ()
         formats: Sequence[int] = ()
@@ -266,14 +270,14 @@ class Link:
             auto = (PyFormat.AUTO,) * len(answer.values)
             values = self._transformer.dump_sequence(answer.values, auto)
             types, formats = self._transformer.types or (), self._transformer.formats or ()
-        if answer.once or len(self._prepared) >= _MOST_PREPARED:
-            self._library.send_query_params(
+        if answer.unprepared or len(self._prepared) >= _MAX_PREPARED:
+            self._pgconn.send_query_params(
                 answer.text.encode(), values, types, formats, Format.BINARY
             )
         else:
             name = self._prepare(answer.text, types)
-            self._library.send_query_prepared(name, values, formats, Format.BINARY)
-        self._owed.append(answer)
+            self._pgconn.send_query_prepared(name, values, formats, Format.BINARY)
+        self._expected.append(answer)
 
     def _prepare(self, text: str, types: tuple[int, ...]) -> bytes:
         """Return the name of the prepared statement; prepare it first if it is new."""
@@ -282,49 +286,51 @@ class Link:
         if name is None:
             # Named plainly, so that a commit can be recognized in the traffic.
             name = text.encode() if text == _COMMIT else f"s{next(self._names)}".encode()
-            self._library.send_prepare(name, text.encode(), types)
-            self._owed.append(known)
+            self._pgconn.send_prepare(name, text.encode(), types)
+            self._expected.append(known)
             self._prepared[known] = name
         return name
 
     def _flush(self) -> None:
         """Send what is buffered; read input meanwhile, so that neither side blocks the other."""
-        while self._library.flush():
-            if self._wait(select.POLLIN | select.POLLOUT, self.patience) & select.POLLIN:
-                self._library.consume_input()
+        while self._pgconn.flush():
+            if self._wait(select.POLLIN | select.POLLOUT, self.timeout_s) & select.POLLIN:
+                self._pgconn.consume_input()
 
     # ----------------------------------------------------------------------------- receiving
 
     def _receive_all(self, timeout_s: float) -> None:
         """Read all expected results; raise the first error (the server skips the rest)."""
         first: psycopg.Error | None = None
-        while self._owed:
+        while self._expected:
             try:
-                found = self._receive(self._owed[0], timeout_s)
+                found = self._receive(self._expected[0], timeout_s)
             except psycopg.OperationalError as lost:
-                raise (first if first is not None and is_lost(first) else lost) from None
-            self._owed.popleft()
+                raise (first if first is not None and is_connection_lost(first) else lost) from None
+            self._expected.popleft()
             first = first or found
         if first is not None:
             raise first
 
-    def _receive(self, expected: Answer | _Known | None, timeout_s: float) -> psycopg.Error | None:
+    def _receive(
+        self, expected: PendingResult | _PreparedKey | None, timeout_s: float
+    ) -> psycopg.Error | None:
         """Read the result of one thing that was sent; return the error if it failed."""
-        result = self._next(timeout_s)
+        result = self._next_result(timeout_s)
         if result is None or (expected is None) != (result.status == ExecStatus.PIPELINE_SYNC):
             raise psycopg.OperationalError("the server's answer is out of order")
         if expected is None:
             return None
-        while self._next(timeout_s) is not None:
+        while self._next_result(timeout_s) is not None:
             """Each result is followed by an empty one."""
-        done = result.status in _DONE
-        if isinstance(expected, Answer) and done:
-            self._keep(expected, result)
+        done = result.status in _SUCCESS
+        if isinstance(expected, PendingResult) and done:
+            self._store_result(expected, result)
         elif isinstance(expected, tuple) and not done:
             del self._prepared[expected]
         return None if done or result.status == ExecStatus.PIPELINE_ABORTED else _error(result)
 
-    def _keep(self, answer: Answer, result: PGresult) -> None:
+    def _store_result(self, answer: PendingResult, result: PGresult) -> None:
         answer.status = result.command_status
         if result.status == ExecStatus.TUPLES_OK:
             self._transformer.set_pgresult(result)
@@ -332,18 +338,18 @@ class Link:
         else:
             answer.rows = []
 
-    def _next(self, timeout_s: float) -> PGresult | None:
+    def _next_result(self, timeout_s: float) -> PGresult | None:
         """Return the next result; each wait for input is limited."""
-        while self._library.is_busy():
+        while self._pgconn.is_busy():
             self._wait(select.POLLIN, timeout_s)
-            self._library.consume_input()
-        return self._library.get_result()
+            self._pgconn.consume_input()
+        return self._pgconn.get_result()
 
-    def listen(self) -> None:
+    def consume_input(self) -> None:
         """Read what has arrived without waiting; raise if the server has closed the connection."""
         self._poll.register(self._socket, select.POLLIN)
         while self._poll.poll(0):
-            self._library.consume_input()
+            self._pgconn.consume_input()
 
     def _wait(self, events: int, timeout_s: float) -> int:
         self._poll.register(self._socket, events)
@@ -359,11 +365,11 @@ class Link:
     @property
     def idle(self) -> bool:
         """Whether it is connected without an open transaction, or with one being rolled back."""
-        if self._connection.closed or self._queue or self._withheld:
+        if self._connection.closed or self._queue or self._write_only:
             return False
-        if self._owed:
-            return self._ending
-        return self._library.transaction_status == TransactionStatus.IDLE
+        if self._expected:
+            return self._rollback_sent
+        return self._pgconn.transaction_status == TransactionStatus.IDLE
 
     def __del__(self) -> None:
         """Close a connection that was dropped by an interrupt."""
@@ -375,11 +381,11 @@ class Link:
         if self.pid == os.getpid():
             self._connection.close()
         elif not self._connection.closed:
-            self._connection.disown()
+            self._connection.abandon_in_child()
 
 
-def _weight(value: object) -> int:
+def _size_bytes(value: object) -> int:
     """Return about how many bytes a value takes."""
     if isinstance(value, bytes):
         return len(value)
-    return sum(map(_weight, value)) if isinstance(value, list) else 0
+    return sum(map(_size_bytes, value)) if isinstance(value, list) else 0

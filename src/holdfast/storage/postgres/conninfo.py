@@ -22,7 +22,7 @@ from holdfast.errors import UnknownBackend
 from holdfast.url import Durability, Location, split_options
 
 _SCHEMA: Final = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,62}")
-_SHOWN: Final = frozenset(
+_PUBLIC_OPTIONS: Final = frozenset(
     {
         "application_name",
         "dbname",
@@ -35,12 +35,12 @@ _SHOWN: Final = frozenset(
         "user",
     }
 )
-_ALSO_KNOWN: Final = frozenset({"ssl"})  # the driver accepts `ssl=true` only in URLs
-_LEAST_POOL: Final = 2
-_LEAST_CONNECT: Final = 2  # the driver rounds one second up to two
+_URL_ONLY_OPTIONS: Final = frozenset({"ssl"})  # the driver accepts `ssl=true` only in URLs
+_MIN_POOL_SIZE: Final = 2
+_MIN_CONNECT_TIMEOUT_S: Final = 2  # the driver rounds one second up to two
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class ConnInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A database and its timeouts, in seconds.
 
     `deadline` limits a write with all its attempts. A connection that does not respond within
@@ -49,7 +49,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
-    shown: str
+    redacted_url: str
     schema: str
     durability: Durability
     deadline: float
@@ -60,7 +60,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     pool: int
 
     @property
-    def reading(self) -> str:
+    def snapshot_idle_timeout(self) -> str:
         """The idle timeout of a reader, which may be longer: no writer waits for its locks."""
         return f"{_millis(max(self.idle, self.statement))}ms"
 
@@ -69,7 +69,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """What commits wait for."""
         return "on" if self.durability == "power" else "off"
 
-    def arguments(self) -> dict[str, str]:
+    def driver_arguments(self) -> dict[str, str]:
         """Return the driver's arguments in addition to the URL."""
         settings = {
             "search_path": self.schema,
@@ -97,7 +97,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         }
         given = conninfo_to_dict(self.url)
         defaults = {
-            "connect_timeout": str(max(_LEAST_CONNECT, math.ceil(self.connect))),
+            "connect_timeout": str(max(_MIN_CONNECT_TIMEOUT_S, math.ceil(self.connect))),
             "application_name": "holdfast",
             "tcp_user_timeout": _millis(self.answer),
             "keepalives_idle": "10",
@@ -115,11 +115,11 @@ def _millis(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
 
 
-def target(location: Location, durability: Durability) -> Target:
+def parse_conninfo(location: Location, durability: Durability) -> ConnInfo:
     """Parse a store's URL; raise `UnknownBackend` if an option is invalid."""
     url = f"{location.scheme}:{location.address}"
-    shown = _without_secrets(url)
-    _check(url, shown)
+    shown = _redact(url)
+    _validate_url(url, shown)
     options = dict(location.options)
     schema = options.pop("schema", "holdfast")
     if not _SCHEMA.fullmatch(schema):
@@ -133,11 +133,11 @@ def target(location: Location, durability: Durability) -> Target:
         "statement": 60.0,
         "idle": location.deadline / 2,
     }
-    pool = _pool(options.pop("pool", "10"), shown)
-    limits.update({name: _number(name, value, shown) for name, value in options.items()})
-    return Target(
+    pool = _pool_size(options.pop("pool", "10"), shown)
+    limits.update({name: _seconds(name, value, shown) for name, value in options.items()})
+    return ConnInfo(
         url=url,
-        shown=shown,
+        redacted_url=shown,
         schema=schema,
         durability=durability,
         deadline=location.deadline,
@@ -149,11 +149,11 @@ def target(location: Location, durability: Durability) -> Target:
     )
 
 
-def _check(url: str, shown: str) -> None:
+def _validate_url(url: str, shown: str) -> None:
     """Refuse a URL that the driver cannot parse. Its own message may hold a password."""
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     for name, _, _ in split_options(url.partition("?")[2]):
-        if name not in known | _ALSO_KNOWN:
+        if name not in known | _URL_ONLY_OPTIONS:
             raise UnknownBackend(
                 f"{shown}: unknown option {name!r}; neither Holdfast nor the driver has it"
             )
@@ -163,7 +163,7 @@ def _check(url: str, shown: str) -> None:
         raise UnknownBackend(f"{shown}: the driver cannot parse this URL") from None
 
 
-def _number(name: str, value: str, shown: str) -> float:
+def _seconds(name: str, value: str, shown: str) -> float:
     try:
         found = float(value)
     except ValueError:
@@ -173,19 +173,19 @@ def _number(name: str, value: str, shown: str) -> float:
     return found
 
 
-def _pool(value: str, shown: str) -> int:
-    if not (value.isascii() and value.isdecimal() and int(value) >= _LEAST_POOL):
+def _pool_size(value: str, shown: str) -> int:
+    if not (value.isascii() and value.isdecimal() and int(value) >= _MIN_POOL_SIZE):
         raise UnknownBackend(
-            f"{shown}: pool must be a number of connections, {_LEAST_POOL} or more"
+            f"{shown}: pool must be a number of connections, {_MIN_POOL_SIZE} or more"
         )
     return int(value)
 
 
-def _without_secrets(url: str) -> str:
+def _redact(url: str) -> str:
     base, _, query = url.partition("?")
     scheme, slashes, rest = base.partition("//")
     authority, slash, database = rest.partition("/")
     user, at, hosts = authority.rpartition("@")
-    kept = [written for name, _, written in split_options(query) if name in _SHOWN]
+    kept = [written for name, _, written in split_options(query) if name in _PUBLIC_OPTIONS]
     shown = f"{scheme}{slashes}{user.partition(':')[0]}{at}{hosts}{slash}{database}"
     return f"{shown}?{'&'.join(kept)}" if kept else shown

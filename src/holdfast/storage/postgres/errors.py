@@ -19,7 +19,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 
-_AGAIN: Final = frozenset(
+_RETRYABLE: Final = frozenset(
     {
         "40001",  # serialization_failure
         "40P01",  # deadlock_detected
@@ -28,45 +28,45 @@ _AGAIN: Final = frozenset(
         "HF001",  # ours: the cached head of a session is stale
     }
 )
-_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "53300"})
+_CONNECTION_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "53300"})
 # A read-only server, as a standby until it takes over: a new connection may reach another one.
-_READS: Final = "25006"
-_SLOW: Final = frozenset({"55P03", "57014"})  # and query_canceled
+_READ_ONLY: Final = "25006"
+_TIMED_OUT: Final = frozenset({"55P03", "57014"})  # and query_canceled
 _FULL: Final = frozenset({"53100", "53200"})
 _DAMAGED: Final = frozenset({"XX001", "XX002"})
 
 
-def is_again(error: BaseException) -> bool:
+def is_retryable(error: BaseException) -> bool:
     """True if a transaction was rolled back because of concurrent ones."""
-    return isinstance(error, psycopg.Error) and error.sqlstate in _AGAIN
+    return isinstance(error, psycopg.Error) and error.sqlstate in _RETRYABLE
 
 
-def is_lost(error: BaseException) -> bool:
+def is_connection_lost(error: BaseException) -> bool:
     """True if an error ends the connection."""
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state in _LOST or state == _READS or state.startswith("08")
+    return state in _CONNECTION_LOST or state == _READ_ONLY or state.startswith("08")
 
 
 def translate(error: psycopg.Error, effect: str) -> HoldfastError:
     """Return the server's error as one of Holdfast's; `effect` says what was stored or changed."""
-    translated = _in_our_words(error, effect)
+    translated = _as_holdfast_error(error, effect)
     translated.__cause__ = error  # It may be raised later, outside the `except` that has the cause.
     return translated
 
 
-def _in_our_words(error: psycopg.Error, effect: str) -> HoldfastError:
+def _as_holdfast_error(error: psycopg.Error, effect: str) -> HoldfastError:
     state, reason = error.sqlstate, _first_line(error)
-    if state == _READS:
+    if state == _READ_ONLY:
         return StoreUnavailable(
             f"the database is read-only ({reason}); {effect} Connect to the primary server."
         )
-    if is_lost(error):
+    if is_connection_lost(error):
         return StoreUnavailable(f"the database cannot be reached ({reason}); {effect}")
-    if state in _SLOW:
+    if state in _TIMED_OUT:
         return StoreUnavailable(
             f"the database took too long ({reason}); {effect} Try again; if it keeps happening, "
             "run `holdfast doctor`."

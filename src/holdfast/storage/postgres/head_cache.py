@@ -21,13 +21,13 @@ from typing import Final, NamedTuple
 
 from holdfast.storage.protocol import HeadRow, MessageRow
 
-_MOST: Final = 1_000
-LONGEST: Final = 8  # messages
-_HEAVIEST: Final = 32_000  # bytes
+_MAX_SESSIONS: Final = 1_000
+MAX_TAIL_MESSAGES: Final = 8  # messages
+_MAX_TAIL_BYTES: Final = 32_000  # bytes
 _NEEDED, _MOST_NEEDED = 2, 64
 
 
-class Standing(NamedTuple):
+class CachedHead(NamedTuple):
     """A session's head after the last write from here, and how often in a row it was confirmed.
 
     `server_time` is a time of the server, with the local monotonic clock when it was received.
@@ -36,84 +36,84 @@ class Standing(NamedTuple):
 
     head: HeadRow
     tail: tuple[MessageRow, ...]
-    told: tuple[int, int] | None
-    steady: int
-    needed: int
+    server_time: tuple[int, int] | None
+    confirmations: int
+    required: int
 
-    def unsure(self) -> Standing:
+    def unconfirmed(self) -> CachedHead:
         """Return this entry without its tail and confirmations: it may not be used as it is."""
-        return Standing(self.head, (), None, 0, self.needed)
+        return CachedHead(self.head, (), None, 0, self.required)
 
-    def reaches(self, newest: int) -> bool:
+    def covers(self, newest: int) -> bool:
         """True if the tail holds the `newest` last messages, or all that the session has."""
         return len(self.tail) >= min(newest, self.head.seq)
 
 
-class Standings:
+class HeadCache:
     """Heads of the sessions written last. Shared by all writers; the server checks every use."""
 
     def __init__(self) -> None:
         # Each operation on it is atomic in the interpreter, so threads need no lock.
-        self._known: OrderedDict[int, Standing] = OrderedDict()
+        self._entries: OrderedDict[int, CachedHead] = OrderedDict()
 
-    def suppose(self, session: int, newest: int) -> Standing | None:
+    def checkout(self, session: int, newest: int) -> CachedHead | None:
         """Check out a session's head, if it has been unchanged between enough writes.
 
         The tail must cover the `newest` last messages. Return `None` otherwise.
         """
-        known = self._known.get(session)
-        if known is None or known.steady < known.needed or not known.reaches(newest):
+        known = self._entries.get(session)
+        if known is None or known.confirmations < known.required or not known.covers(newest):
             return None
-        self._known[session] = known.unsure()
+        self._entries[session] = known.unconfirmed()
         return known
 
-    def note(
+    def record_commit(
         self,
         before: HeadRow,
         after: HeadRow,
         added: Sequence[MessageRow],
         server_time: tuple[int, int] | None,
-        checked_out: Standing | None = None,
+        checked_out: CachedHead | None = None,
     ) -> None:
         """Cache a session's head after a committed write, which found the head `before`.
 
         `checked_out` is the entry that the write used, if it was optimistic.
         """
-        known = checked_out or self._known.get(before.session)
+        known = checked_out or self._entries.get(before.session)
         tail, steady, needed = tuple(added), 0, _NEEDED
         if known is not None:
-            needed = known.needed if checked_out is None else max(_NEEDED, known.needed - 1)
+            needed = known.required if checked_out is None else max(_NEEDED, known.required - 1)
             if known.head == before:
-                tail, steady = (*known.tail, *added), known.steady + 1
-        tail = _end_of(tail) if before.branch == after.branch else ()
+                tail, steady = (*known.tail, *added), known.confirmations + 1
+        tail = _tail_of(tail) if before.branch == after.branch else ()
         if tail and tail[-1].seq != after.seq:
             tail = ()
-        self.keep(Standing(after, tail, server_time, steady, needed))
+        self.release(CachedHead(after, tail, server_time, steady, needed))
 
-    def mistrust(self, standing: Standing) -> None:
+    def invalidate(self, standing: CachedHead) -> None:
         """Return an entry that was stale: twice as many confirmations are required from now on."""
-        known = self._known.get(standing.head.session, standing)
-        needed = min(2 * max(known.needed, standing.needed), _MOST_NEEDED)
-        self.keep(Standing(standing.head, (), None, 0, needed))
+        known = self._entries.get(standing.head.session, standing)
+        needed = min(2 * max(known.required, standing.required), _MOST_NEEDED)
+        self.release(CachedHead(standing.head, (), None, 0, needed))
 
-    def keep(self, standing: Standing) -> None:
+    def release(self, standing: CachedHead) -> None:
         """Add an entry, or return one that was checked out and not used."""
-        self._known.pop(standing.head.session, None)
-        while len(self._known) >= _MOST:
+        self._entries.pop(standing.head.session, None)
+        while len(self._entries) >= _MAX_SESSIONS:
             with suppress(KeyError):  # Another thread cleared the cache.
-                self._known.popitem(last=False)  # the least recently written
-        self._known[standing.head.session] = standing
+                self._entries.popitem(last=False)  # the least recently written
+        self._entries[standing.head.session] = standing
 
     def clear(self) -> None:
         """Drop all entries: the next connection may reach another server."""
-        self._known.clear()
+        self._entries.clear()
 
 
-def _end_of(messages: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
+def _tail_of(messages: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
     """Return the last of a branch's messages that are small enough and have no gap in between."""
-    tail = list(messages[-LONGEST:])
+    tail = list(messages[-MAX_TAIL_MESSAGES:])
     size = sum([len(row.body) for row in tail])
-    while tail and (tail[-1].seq - tail[0].seq >= len(tail) or size > _HEAVIEST):
+    while tail and (tail[-1].seq - tail[0].seq >= len(tail) or size > _MAX_TAIL_BYTES):
         size -= len(tail[0].body)
         del tail[0]
     return tuple(tail)

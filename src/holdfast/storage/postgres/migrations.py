@@ -12,78 +12,81 @@ from __future__ import annotations
 import psycopg
 
 from holdfast.errors import ReadOnly, SchemaTooNew, StoreUnavailable
-from holdfast.storage.postgres.connection import Link
-from holdfast.storage.postgres.conninfo import Target
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import ConnInfo
 from holdfast.storage.postgres.errors import translate
-from holdfast.storage.postgres.snapshot import store_lock
-from holdfast.storage.sql_files import load_steps
+from holdfast.storage.postgres.snapshot import schema_lock
+from holdfast.storage.sql_files import load_migrations
 
 Steps = dict[int, str]
 
 
 def load() -> Steps:
     """Read the numbered steps."""
-    return load_steps(__package__)
+    return load_migrations(__package__)
 
 
-def settle(connection: Link, conninfo: Target, steps: Steps, *, readonly: bool) -> None:
+def prepare_schema(
+    connection: Connection, conninfo: ConnInfo, steps: Steps, *, readonly: bool
+) -> None:
     """Create the store or bring it up to date, if necessary; refuse a newer one."""
-    found = version(connection, conninfo)
+    found = schema_version(connection, conninfo)
     if found == max(steps):
         return
     _refuse_newer(found, steps, conninfo)
     if readonly and found is None:
         raise StoreUnavailable(
-            f"{conninfo.shown} has no store in its schema {conninfo.schema}; nothing was created."
+            f"{conninfo.redacted_url} has no store in its schema {conninfo.schema}; nothing was "
+            "created."
         )
     if readonly:
         raise ReadOnly(
-            f"{conninfo.shown} has the older format {found}; open it once for writing to bring it "
-            "up to date."
+            f"{conninfo.redacted_url} has the older format {found}; open it once for writing to "
+            "bring it up to date."
         )
     _migrate(connection, conninfo, steps)
 
 
-def version(connection: Link, conninfo: Target) -> int | None:
+def schema_version(connection: Connection, conninfo: ConnInfo) -> int | None:
     """Return how many steps the store has seen; `None` if there is no store."""
-    row = connection.ask("store_exists", (conninfo.schema,)).fetchone()
+    row = connection.execute("store_exists", (conninfo.schema,)).fetchone()
     if row is None or not row[0]:
         return None
-    found = connection.ask("version").fetchone()
+    found = connection.execute("version").fetchone()
     return 0 if found is None else found[0]
 
 
-def _refuse_newer(found: int | None, steps: Steps, conninfo: Target) -> None:
+def _refuse_newer(found: int | None, steps: Steps, conninfo: ConnInfo) -> None:
     if found is not None and found > max(steps):
         raise SchemaTooNew(
-            f"{conninfo.shown} was written by a newer Holdfast (format {found}, this one supports "
-            f"{max(steps)}); nothing was changed. Update this program to open it."
+            f"{conninfo.redacted_url} was written by a newer Holdfast (format {found}, this one "
+            f"supports {max(steps)}); nothing was changed. Update this program to open it."
         )
 
 
-def _migrate(connection: Link, conninfo: Target, steps: Steps) -> None:
-    lock = store_lock(conninfo.schema)
+def _migrate(connection: Connection, conninfo: ConnInfo, steps: Steps) -> None:
+    lock = schema_lock(conninfo.schema)
     try:
         connection.begin("begin_writing")
-        connection.ask("lock_store", (lock,)).fetchone()
-        if connection.ask("lacks_schema", (conninfo.schema,)).fetchone() == (True,):
+        connection.execute("lock_store", (lock,)).fetchone()
+        if connection.execute("lacks_schema", (conninfo.schema,)).fetchone() == (True,):
             # The name was validated; the quotes are for names that are keywords of SQL.
-            connection.ask_once(f'CREATE SCHEMA "{conninfo.schema}"')
-        row = connection.ask("store_exists", (conninfo.schema,)).fetchone()
-        found = connection.ask("version").fetchone() if row and row[0] else None
+            connection.execute_unprepared(f'CREATE SCHEMA "{conninfo.schema}"')
+        row = connection.execute("store_exists", (conninfo.schema,)).fetchone()
+        found = connection.execute("version").fetchone() if row and row[0] else None
         before = 0 if found is None else found[0]
         _refuse_newer(before, steps, conninfo)
         for number, script in steps.items():
             if number > before:
-                for statement in _split(script):
-                    connection.ask_once(statement)
-                connection.ask("put_version", (number,))
+                for statement in _split_statements(script):
+                    connection.execute_unprepared(statement)
+                connection.execute("put_version", (number,))
         connection.commit()
     except psycopg.Error as error:
         raise translate(error, "the store was not created or brought up to date.") from error
 
 
-def _split(script: str) -> list[str]:
+def _split_statements(script: str) -> list[str]:
     """Return the statements of a step: each ends with a semicolon at the end of a line.
 
     Semicolons between `$$` belong to the body of a function.

@@ -19,62 +19,62 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.errors import StoreUnavailable
-from holdfast.storage.postgres.connection import Link
+from holdfast.storage.postgres.connection import Connection
 
-_A_MOMENT: Final = 0.05
+_WAKEUP_INTERVAL_S: Final = 0.05
 
 
-class Loan:
+class PoolSlot:
     """A connection's share of the pool, while it is lent."""
 
 
-class Place:
+class PoolWaiter:
     """A thread that waits for a connection; it holds none meanwhile."""
 
     def __init__(self) -> None:
-        self._called = threading.Lock()
-        self._called.acquire()
+        self._wakeup = threading.Lock()
+        self._wakeup.acquire()
 
     def wait(self, seconds: float) -> None:
         """Wait to be woken, at most this long."""
-        self._called.acquire(timeout=seconds)
+        self._wakeup.acquire(timeout=seconds)
 
-    def call(self) -> None:
+    def wake(self) -> None:
         """Wake the thread: a slot may be free."""
         with suppress(RuntimeError):  # It was woken already.
-            self._called.release()
+            self._wakeup.release()
 
 
 class Pool:
     """Lends connections."""
 
-    def __init__(self, connect: Callable[[], Link], size: int) -> None:
+    def __init__(self, connect: Callable[[], Connection], size: int) -> None:
         """Open connections with `connect`, at most `size`."""
         self._connect = connect
         self._size = size
-        self._idle: list[Link] = []
+        self._idle: list[Connection] = []
         self._closed = False
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        self._guard = threading.Lock()
-        self._line: deque[weakref.ref[Place]] = deque()
-        self._loans: weakref.WeakSet[object] = weakref.WeakSet()
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._waiters: deque[weakref.ref[PoolWaiter]] = deque()
+        self._slots: weakref.WeakSet[object] = weakref.WeakSet()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Start empty in a forked child: the inherited connections belong to the parent."""
-        self._begin()
+        self._reset()
         self.clear()
 
-    def take(self, timeout_s: float) -> Link:
+    def acquire(self, timeout_s: float) -> Connection:
         """Lend a connection; wait for one at most this long, behind earlier callers."""
-        slot = Loan()
-        waiter: Place | None = None
+        slot = PoolSlot()
+        waiter: PoolWaiter | None = None
         until = time.monotonic() + timeout_s
         try:
-            while not self._enter(slot, waiter):
+            while not self._try_reserve(slot, waiter):
                 if waiter is None:
-                    waiter = self._queue_up()
+                    waiter = self._add_waiter()
                     continue
                 if time.monotonic() >= until:
                     raise StoreUnavailable(
@@ -82,90 +82,90 @@ class Pool:
                         f"{timeout_s:g} s; nothing was stored. Open the store with a larger pool=…"
                     )
                 # Poll, since a slot that is dropped wakes no waiter.
-                waiter.wait(min(_A_MOMENT, max(0.0, until - time.monotonic())))
+                waiter.wait(min(_WAKEUP_INTERVAL_S, max(0.0, until - time.monotonic())))
         finally:
             if waiter is not None:
-                self._leave(waiter)
+                self._remove_waiter(waiter)
         try:
-            connection = self._idle_one() or self._connect()
+            connection = self._pop_idle() or self._connect()
         except BaseException:
-            self._end(slot)
+            self._free_slot(slot)
             raise
-        connection.loan = slot
+        connection.slot = slot
         return connection
 
-    def _enter(self, slot: Loan, waiter: Place | None) -> bool:
+    def _try_reserve(self, slot: PoolSlot, waiter: PoolWaiter | None) -> bool:
         """Reserve a slot if one is free and no other waiter comes first."""
-        with self._guard:
+        with self._lock:
             if self._closed:
                 raise StoreUnavailable("the store is closed; open it again.")
-            free = len(self._loans) < self._size and self._first() is waiter
+            free = len(self._slots) < self._size and self._next_waiter() is waiter
             if free:
-                self._loans.add(slot)
+                self._slots.add(slot)
             return free
 
-    def _first(self) -> Place | None:
+    def _next_waiter(self) -> PoolWaiter | None:
         """Return the waiter that came first; those that were dropped are removed."""
-        while self._line:
-            waiter = self._line[0]()
+        while self._waiters:
+            waiter = self._waiters[0]()
             if waiter is not None:
                 return waiter
-            self._line.popleft()
+            self._waiters.popleft()
         return None
 
-    def _queue_up(self) -> Place:
-        waiter = Place()
-        with self._guard:
-            self._line.append(weakref.ref(waiter))
+    def _add_waiter(self) -> PoolWaiter:
+        waiter = PoolWaiter()
+        with self._lock:
+            self._waiters.append(weakref.ref(waiter))
         return waiter
 
-    def _leave(self, waiter: Place) -> None:
-        with self._guard:
-            if (mine := weakref.ref(waiter)) in self._line:
-                self._line.remove(mine)
-            self._call_the_next()
+    def _remove_waiter(self, waiter: PoolWaiter) -> None:
+        with self._lock:
+            if (mine := weakref.ref(waiter)) in self._waiters:
+                self._waiters.remove(mine)
+            self._wake_next()
 
-    def _call_the_next(self) -> None:
-        waiter = self._first()
+    def _wake_next(self) -> None:
+        waiter = self._next_waiter()
         if waiter is not None:
-            waiter.call()
+            waiter.wake()
 
-    def _idle_one(self) -> Link | None:
-        with self._guard:
+    def _pop_idle(self) -> Connection | None:
+        with self._lock:
             return self._idle.pop() if self._idle else None
 
-    def give_back(self, connection: Link) -> None:
+    def release(self, connection: Connection) -> None:
         """Return a connection; one with an open transaction is closed."""
         if connection.pid != os.getpid():  # Lent before a fork, and returned by the child.
             connection.close()
             return
-        slot, connection.loan = connection.loan, None
-        with self._guard:
+        slot, connection.slot = connection.slot, None
+        with self._lock:
             keep = connection.idle and not self._closed
             if keep:
                 self._idle.append(connection)
         if not keep:
             connection.close()
-        self._end(slot)
+        self._free_slot(slot)
 
-    def _end(self, slot: object) -> None:
-        with self._guard:
-            self._loans.discard(slot)
-            self._call_the_next()
+    def _free_slot(self, slot: object) -> None:
+        with self._lock:
+            self._slots.discard(slot)
+            self._wake_next()
 
     def clear(self) -> None:
         """Close idle connections: their server is gone."""
-        with self._guard:
+        with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def close(self) -> None:
         """Close idle connections; those that are lent are closed when they are returned."""
-        with self._guard:
+        with self._lock:
             self._closed = True
-            for reference in self._line:
+            for reference in self._waiters:
                 waiter = reference()
                 if waiter is not None:
-                    waiter.call()
+                    waiter.wake()
         self.clear()

@@ -32,27 +32,33 @@ import psycopg
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.storage.postgres.ancestry_cache import Paths
-from holdfast.storage.postgres.commit_status import Fate, Lost, Receipt, end_orphan, fate_of
-from holdfast.storage.postgres.connection import Birth, Link, Withheld
-from holdfast.storage.postgres.errors import is_again, is_lost, translate
-from holdfast.storage.postgres.head_cache import Standings
-from holdfast.storage.postgres.optimistic import SupposingTransaction
+from holdfast.storage.postgres.ancestry_cache import AncestryCache
+from holdfast.storage.postgres.commit_status import (
+    CommitStatus,
+    ConnectionLost,
+    PendingCommit,
+    resolve_commit,
+    terminate_orphan,
+)
+from holdfast.storage.postgres.connection import BackendId, Connection, ReadNotAllowed
+from holdfast.storage.postgres.errors import is_connection_lost, is_retryable, translate
+from holdfast.storage.postgres.head_cache import HeadCache
+from holdfast.storage.postgres.optimistic import OptimisticTransaction
 from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.snapshot import Tenant
-from holdfast.storage.postgres.transaction import HeldByOthers, PostgresTransaction
-from holdfast.storage.postgres.watcher import Watcher
-from holdfast.storage.postgres.write_queue import Handed
-from holdfast.storage.protocol import Verb, sight_of
+from holdfast.storage.postgres.transaction import PostgresTransaction, SessionLocked
+from holdfast.storage.postgres.watcher import NotificationWatcher
+from holdfast.storage.postgres.write_queue import QueuedWrite
+from holdfast.storage.protocol import Operation, prefetch_of
 
 T = TypeVar("T")
 _NOT_STORED: Final = "nothing was stored."
-_MOST_COLLISIONS: Final = 20
-_FIRST_PAUSE: Final = 0.005
-_LONGEST_PAUSE: Final = 0.5
+_MAX_CONFLICTS: Final = 20
+_MIN_BACKOFF_S: Final = 0.005
+_MAX_BACKOFF_S: Final = 0.5
 
 
-class Again(Exception):
+class RetryableConflict(Exception):
     """The transaction was rolled back because of a concurrent one; nothing was stored."""
 
     def __init__(self, error: HoldfastError) -> None:
@@ -60,7 +66,7 @@ class Again(Exception):
         self.error = error
 
 
-class Runner:
+class TransactionRunner:
     """Runs operations in transactions; one per thread, up to the number of pooled connections."""
 
     def __init__(
@@ -68,12 +74,12 @@ class Runner:
         pool: Pool,
         tenant: Tenant,
         clock: Clock | None,
-        paths: Paths,
+        paths: AncestryCache,
         *,
         deadline: float,
         response_timeout_s: float,
         exclusive_timeout_s: float,
-        watcher: Watcher,
+        watcher: NotificationWatcher,
     ) -> None:
         """Write on connections of `pool`, and announce each commit to `watcher`."""
         self._pool = pool
@@ -81,17 +87,17 @@ class Runner:
         self._clock = clock
         self._paths = paths
         self._deadline = deadline
-        self._answer = response_timeout_s
-        self._longest = exclusive_timeout_s
+        self._response_timeout_s = response_timeout_s
+        self._exclusive_timeout_s = exclusive_timeout_s
         self._watcher = watcher
-        self._standings = Standings()
+        self._head_cache = HeadCache()
 
     def run(
         self,
-        operation: Verb[T],
+        operation: Operation[T],
         *,
         alone: bool = False,
-        orphaned_backend: Birth | None = None,
+        orphaned_backend: BackendId | None = None,
         in_doubt: HoldfastError | None = None,
     ) -> T:
         """Run an operation until its outcome is known, or the deadline has passed.
@@ -100,210 +106,216 @@ class Runner:
         needs. `in_doubt` is the error of an earlier commit that may have stored the write.
         """
         until = time.monotonic() + self._deadline
-        pause, conflicts = _FIRST_PAUSE, 0
+        pause, conflicts = _MIN_BACKOFF_S, 0
         while True:
             try:
                 return self._attempt(operation, orphaned_backend, alone=alone)
-            except Lost as lost:
-                error, orphaned_backend = lost.error, lost.born or orphaned_backend
-                self._forget_server()
-                if lost.receipt is not None:
-                    status = self._fate(lost, until)
+            except ConnectionLost as lost:
+                error, orphaned_backend = lost.error, lost.backend_id or orphaned_backend
+                self._drop_server_state()
+                if lost.pending_commit is not None:
+                    status = self._await_commit_status(lost, until)
                     if status == "committed":
                         self._watcher.announce()
-                        value: T = lost.receipt.value
+                        value: T = lost.pending_commit.value
                         return value
                     if status == "aborted":
-                        error = lost.receipt.undone
+                        error = lost.pending_commit.abort_error
                     else:
                         in_doubt = in_doubt or lost.error
-            except Again as conflict:
+            except RetryableConflict as conflict:
                 error = conflict.error
                 conflicts += 1
             except HoldfastError as refusal:
-                _give_up(refusal, in_doubt)
-            if time.monotonic() + pause > until or conflicts > _MOST_COLLISIONS:
-                _give_up(error, in_doubt)
+                _raise_outcome(refusal, in_doubt)
+            if time.monotonic() + pause > until or conflicts > _MAX_CONFLICTS:
+                _raise_outcome(error, in_doubt)
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_BACKOFF_S)
 
-    def _forget_server(self) -> None:
+    def _drop_server_state(self) -> None:
         """Drop the idle connections and cached heads of a server that was lost."""
         self._pool.clear()
-        self._standings.clear()
+        self._head_cache.clear()
 
     def _attempt(
-        self, operation: Verb[T], orphaned_backend: Birth | None, *, alone: bool = False
+        self, operation: Operation[T], orphaned_backend: BackendId | None, *, alone: bool = False
     ) -> T:
         """Run an operation in a transaction of its own, after terminating an orphaned backend."""
-        with self._link(self._longest if alone else self._answer) as connection:
+        with self._connection(
+            self._exclusive_timeout_s if alone else self._response_timeout_s
+        ) as connection:
             if orphaned_backend is not None:
-                self._end_orphan(connection, orphaned_backend)
-            elif not alone and (done := self._run_supposing(connection, operation)) is not None:
+                self._terminate_orphan(connection, orphaned_backend)
+            elif not alone and (done := self._run_optimistic(connection, operation)) is not None:
                 return done[0]
             tx = self._begin(connection, [operation], alone=alone)
             try:
                 value = operation(tx)
             except BaseException as error:
-                self._undo(connection, error)
+                self._abort(connection, error)
                 raise
             self._commit(connection, tx, value)
             return value
 
-    def _run_supposing(self, connection: Link, operation: Verb[T]) -> tuple[T] | None:
+    def _run_optimistic(self, connection: Connection, operation: Operation[T]) -> tuple[T] | None:
         """Run an append in one round trip, if the head of its session is cached.
 
         Return its result in a tuple; `None` if the head is not cached, is stale, or is not all that
         the operation reads. Nothing was stored then.
         """
-        hint = sight_of(operation)
-        if hint is None or not hint.ids or hint.looks:
+        hint = prefetch_of(operation)
+        if hint is None or not hint.ids or hint.items:
             return None
-        cached = self._standings.suppose(hint.session, hint.newest)
+        cached = self._head_cache.checkout(hint.session, hint.newest)
         if cached is None:
             return None
-        tx = SupposingTransaction(connection, self._tenant, self._clock, self._paths)
+        tx = OptimisticTransaction(connection, self._tenant, self._clock, self._paths)
         try:
             # A closed connection must show before the commit is sent: afterwards it is in doubt.
-            connection.listen()
-            with connection.withheld():
+            connection.consume_input()
+            with connection.write_only():
                 self._enter(connection, tx, "enter_writing")
-                tx.suppose(cached, hint.ids)
+                tx.assume_head(cached, hint.ids)
                 value = operation(tx)
-                tx.finish()
-        except (Withheld, HoldfastError):
-            self._standings.keep(cached)
+                tx.require_head_write()
+        except (ReadNotAllowed, HoldfastError):
+            self._head_cache.release(cached)
             return None
         except psycopg.Error as error:
-            self._fail(connection, error)
+            self._rollback_and_raise(connection, error)
         try:
             self._commit(connection, tx, value)
-        except (Again, HoldfastError):
-            self._standings.mistrust(cached)
+        except (RetryableConflict, HoldfastError):
+            self._head_cache.invalidate(cached)
             return None  # Nothing was stored; running it with reads finds out why.
         return (value,)
 
     # --------------------------------------------------------------------- after a lost commit
 
-    def _fate(self, lost: Lost, until: float) -> Fate:
+    def _await_commit_status(self, lost: ConnectionLost, until: float) -> CommitStatus:
         """Return the status of an in-doubt commit; raise `OutcomeUnknown` at the deadline."""
-        pause, error = _FIRST_PAUSE, lost.error
+        pause, error = _MIN_BACKOFF_S, lost.error
         while True:
             try:
-                with self._link(self._answer) as connection:
-                    status = self._ask_fate(connection, lost)
+                with self._connection(self._response_timeout_s) as connection:
+                    status = self._resolve_commit(connection, lost)
                 if status is not None:
                     return status
-            except Lost as again:
+            except ConnectionLost as again:
                 error = again.error
-                self._forget_server()
+                self._drop_server_state()
             except HoldfastError as other:
-                _give_up(other, lost.error)
+                _raise_outcome(other, lost.error)
             if time.monotonic() + pause > until:
-                _give_up(error, lost.error)
+                _raise_outcome(error, lost.error)
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_BACKOFF_S)
 
-    def _ask_fate(self, connection: Link, lost: Lost) -> Fate | None:
+    def _resolve_commit(self, connection: Connection, lost: ConnectionLost) -> CommitStatus | None:
         try:
-            return fate_of(connection, self._tenant, lost)
+            return resolve_commit(connection, self._tenant, lost)
         except psycopg.Error as error:
-            self._fail(connection, error)
+            self._rollback_and_raise(connection, error)
 
-    def _end_orphan(self, connection: Link, orphaned_backend: Birth) -> None:
+    def _terminate_orphan(self, connection: Connection, orphaned_backend: BackendId) -> None:
         try:
-            end_orphan(connection, orphaned_backend)
+            terminate_orphan(connection, orphaned_backend)
         except psycopg.Error as error:
-            self._fail(connection, error)
+            self._rollback_and_raise(connection, error)
 
     @contextmanager
-    def _link(self, timeout_s: float) -> Iterator[Link]:
+    def _connection(self, timeout_s: float) -> Iterator[Connection]:
         """Lend a connection for one attempt; failing to get one counts as losing it."""
         try:
-            connection = self._pool.take(self._deadline)
+            connection = self._pool.acquire(self._deadline)
         except psycopg.Error as error:
-            raise Lost(translate(error, _NOT_STORED)) from error
+            raise ConnectionLost(translate(error, _NOT_STORED)) from error
         try:
-            connection.patience = timeout_s
+            connection.timeout_s = timeout_s
             yield connection
         finally:
-            self._pool.give_back(connection)
+            self._pool.release(connection)
 
     def _begin(
         self,
-        connection: Link,
-        operations: Sequence[Verb[Any]],
+        connection: Connection,
+        operations: Sequence[Operation[Any]],
         *,
         alone: bool = False,
         may_block: bool = True,
     ) -> PostgresTransaction:
         """Begin a transaction for these operations, and prefetch what they are known to read."""
-        hints = [hint for hint in map(sight_of, operations) if hint is not None]
+        hints = [hint for hint in map(prefetch_of, operations) if hint is not None]
         tx = PostgresTransaction(
             connection, self._tenant, self._clock, self._paths, alone=alone, may_block=may_block
         )
         try:
             self._enter(connection, tx, "enter_exclusive" if alone else "enter_writing")
             if hints:
-                tx.foresee(*hints)
+                tx.prefetch(*hints)
         except psycopg.Error as error:
-            self._fail(connection, error)
+            self._rollback_and_raise(connection, error)
         return tx
 
-    def _enter(self, connection: Link, tx: PostgresTransaction, name: str) -> None:
+    def _enter(self, connection: Connection, tx: PostgresTransaction, name: str) -> None:
         connection.begin("begin_writing")
-        tx.enter(name, self._tenant.lock, self._tenant.store_lock)
+        tx.enter(name, self._tenant.write_lock, self._tenant.schema_lock)
 
-    def _undo(self, connection: Link, error: BaseException) -> None:
+    def _abort(self, connection: Connection, error: BaseException) -> None:
         """Roll back; an error of the server is raised as what it means."""
         if isinstance(error, psycopg.Error):
-            self._fail(connection, error)
+            self._rollback_and_raise(connection, error)
         connection.roll_back()
 
-    def _fail(self, connection: Link, error: psycopg.Error) -> NoReturn:
+    def _rollback_and_raise(self, connection: Connection, error: psycopg.Error) -> NoReturn:
         """Roll back, and raise `ConnectionLost`, `RetryableConflict` or the translated error."""
-        if is_lost(error):
+        if is_connection_lost(error):
             connection.close()
-            raise Lost(translate(error, _NOT_STORED), connection.birth) from error
+            raise ConnectionLost(translate(error, _NOT_STORED), connection.backend_id) from error
         connection.roll_back()
-        if is_again(error):
-            raise Again(translate(error, _NOT_STORED)) from error
+        if is_retryable(error):
+            raise RetryableConflict(translate(error, _NOT_STORED)) from error
         raise translate(error, _NOT_STORED) from error
 
-    def _commit(self, connection: Link, tx: PostgresTransaction, value: object) -> None:
+    def _commit(self, connection: Connection, tx: PostgresTransaction, value: object) -> None:
         if not tx.writes:
             # What it found stored may still be on its way to a standby.
-            connection.ask("commit_barrier")
+            connection.execute("commit_barrier")
         try:
             connection.commit()
         except psycopg.Error as error:
-            if not is_lost(error):
+            if not is_connection_lost(error):
                 # The server answered: a statement sent before the commit was refused.
-                self._fail(connection, error)
+                self._rollback_and_raise(connection, error)
             connection.close()
             abort_error = translate(error, _NOT_STORED)
-            pending = Receipt(tx.number, tx.trace, value, abort_error)
-            raise Lost(translate(error, "it may be stored."), connection.birth, pending) from error
+            pending = PendingCommit(tx.xid, tx.inserted, value, abort_error)
+            raise ConnectionLost(
+                translate(error, "it may be stored."), connection.backend_id, pending
+            ) from error
         except BaseException:
             connection.close()
             raise
-        tx.note(self._standings)
+        tx.update_cache(self._head_cache)
         if tx.writes:
-            self._watcher.announce(has_listeners=tx.heard)
+            self._watcher.announce(has_listeners=tx.has_listeners)
 
     # ------------------------------------------------------------------------- batches
 
-    def run_batch(self, batch: Sequence[Handed[Any]]) -> None:
+    def run_batch(self, batch: Sequence[QueuedWrite[Any]]) -> None:
         """Run queued writes in order, as many as possible in one transaction."""
         waiting = deque(batch)
         while waiting:
-            completed, orphaned_backend = self._run_together(waiting)
+            completed, orphaned_backend = self._run_in_one_transaction(waiting)
             for _ in range(completed):
                 waiting.popleft()
             if waiting:
                 self._run_one(waiting.popleft(), orphaned_backend=orphaned_backend)
 
-    def _run_together(self, batch: Sequence[Handed[Any]]) -> tuple[int, Birth | None]:
+    def _run_in_one_transaction(
+        self, batch: Sequence[QueuedWrite[Any]]
+    ) -> tuple[int, BackendId | None]:
         """Run queued writes in one transaction, stopping before the first that would block.
 
         Return how many completed, and the backend of the connection if it was lost. On any error
@@ -313,34 +325,37 @@ class Runner:
             return 0, None
         done: list[Callable[[], None]] = []
         try:
-            with self._link(self._answer) as connection:
-                tx = self._begin(connection, [write.verb for write in batch], may_block=False)
+            with self._connection(self._response_timeout_s) as connection:
+                tx = self._begin(connection, [write.operation for write in batch], may_block=False)
                 try:
-                    self._gather(tx, batch, done)
+                    self._run_each(tx, batch, done)
                 except Exception as error:  # noqa: BLE001 - raised again when run alone
-                    self._undo(connection, error)
+                    self._abort(connection, error)
                     return 0, None
                 self._commit(connection, tx, None)
-        except Lost as lost:
-            self._forget_server()
-            completed = 0 if lost.receipt is None else self._settle(batch, done, lost)
-            return completed, lost.born
-        except (HoldfastError, Again):
+        except ConnectionLost as lost:
+            self._drop_server_state()
+            completed = 0 if lost.pending_commit is None else self._resolve_batch(batch, done, lost)
+            return completed, lost.backend_id
+        except (HoldfastError, RetryableConflict):
             return 0, None
         for complete in done:
             complete()
         return len(done), None
 
-    def _settle(
-        self, batch: Sequence[Handed[Any]], done: Sequence[Callable[[], None]], lost: Lost
+    def _resolve_batch(
+        self,
+        batch: Sequence[QueuedWrite[Any]],
+        done: Sequence[Callable[[], None]],
+        lost: ConnectionLost,
     ) -> int:
         """Complete the writes whose common commit is in doubt; return how many completed."""
         together = [batch[index] for index in range(len(done))]
         try:
-            status = self._fate(lost, time.monotonic() + self._deadline)
+            status = self._await_commit_status(lost, time.monotonic() + self._deadline)
         except HoldfastError as unknown:
             for write in together:
-                write.fail(unknown)
+                write.set_error(unknown)
             return len(done)
         if status == "aborted":
             return 0
@@ -353,43 +368,43 @@ class Runner:
                 self._run_one(write, in_doubt=lost.error)
         return len(done)
 
-    def _gather(
+    def _run_each(
         self,
         tx: PostgresTransaction,
-        batch: Sequence[Handed[Any]],
+        batch: Sequence[QueuedWrite[Any]],
         done: list[Callable[[], None]],
     ) -> None:
         for write in batch:
             before = tx.writes
             try:
-                value = write.verb(tx)
-            except HeldByOthers:
+                value = write.operation(tx)
+            except SessionLocked:
                 if tx.writes != before:
                     raise
                 return
             except HoldfastError as error:
                 if tx.writes != before:
                     raise
-                done.append(partial(write.fail, error))
+                done.append(partial(write.set_error, error))
             else:
-                done.append(partial(write.succeed, value))
+                done.append(partial(write.set_result, value))
 
     def _run_one(
         self,
-        write: Handed[Any],
+        write: QueuedWrite[Any],
         *,
-        orphaned_backend: Birth | None = None,
+        orphaned_backend: BackendId | None = None,
         in_doubt: HoldfastError | None = None,
     ) -> None:
         try:
-            value = self.run(write.verb, orphaned_backend=orphaned_backend, in_doubt=in_doubt)
+            value = self.run(write.operation, orphaned_backend=orphaned_backend, in_doubt=in_doubt)
         except BaseException as error:  # noqa: BLE001 - every error belongs to the caller
-            write.fail(error)
+            write.set_error(error)
         else:
-            write.succeed(value)
+            write.set_result(value)
 
 
-def _give_up(error: HoldfastError, in_doubt: HoldfastError | None) -> NoReturn:
+def _raise_outcome(error: HoldfastError, in_doubt: HoldfastError | None) -> NoReturn:
     """Raise the last error, or `OutcomeUnknown` if an earlier attempt may have been stored."""
     if in_doubt is None:
         raise error

@@ -23,21 +23,21 @@ from psycopg.types.numeric import Int8
 from holdfast import codec
 from holdfast.errors import StorageError
 from holdfast.storage.protocol import (
+    BranchOwner,
     BranchRow,
     HeadRow,
     MessageRow,
-    Owner,
     SessionRow,
     ToolRow,
     TurnRow,
 )
-from holdfast.titles import loose
+from holdfast.titles import normalize_title
 from holdfast.values import Holder, Usage
 
 SESSION_COLUMNS: Final = 18
 _NUMBER_BITS: Final = 24
 _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
-_ROW: Final = 500  # columns other than the body
+_ROW_OVERHEAD_BYTES: Final = 500  # columns other than the body
 _SUMMARY: Final = b'{"role":"summary"'
 _UUID7: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-7")
 
@@ -63,7 +63,7 @@ def mark(text: str) -> UUID:
 
 
 @lru_cache(1024)  # Each message is looked up, and stored a moment later.
-def place_mark(session: int, id: str) -> UUID:
+def message_mark(session: int, id: str) -> UUID:
     """Return the mark of a session's message.
 
     Marks of a session are adjacent, and those of ids with a time (UUIDv7) are in order of time:
@@ -81,7 +81,7 @@ def mark_or_none(text: str | None) -> UUID | None:
     return None if text is None else mark(text)
 
 
-def numbers(values: Iterable[int]) -> list[Int8]:
+def int8_array(values: Iterable[int]) -> list[Int8]:
     """Return integers as an array of bigint; the driver derives the type from the first."""
     return [Int8(value) for value in values]
 
@@ -116,7 +116,7 @@ def session_row(row: Sequence[Any]) -> SessionRow:
 
 def session_values(row: SessionRow) -> tuple[object, ...]:
     """Return the column values of a session, without its number."""
-    folded = None if row.title is None else loose(row.title)
+    folded = None if row.title is None else normalize_title(row.title)
     return (
         bind(row.id), bind(row.key), bind(row.scope), bind(row.agent), bind(row.title),
         row.title_by, bind(row.model), bind(row.cwd), row.created_at, row.pinned, row.archived,
@@ -127,10 +127,10 @@ def session_values(row: SessionRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def owner(row: Sequence[Any]) -> Owner:
+def owner(row: Sequence[Any]) -> BranchOwner:
     """Convert the columns of a session that a search reads."""
     n, id, scope, agent, title, parent, relation, branch, updated_at = row
-    return Owner(
+    return BranchOwner(
         n, text_of(id), unbind(scope), unbind(agent), unbind(title), unbind(parent), relation,
         branch_number(n, branch), updated_at,
     )  # fmt: skip
@@ -184,7 +184,7 @@ def message_row(row: Sequence[Any]) -> MessageRow:
 def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
     """Return the column values of a message, without its branch."""
     return (
-        row.seq, bind(row.id), place_mark(session, row.id), row.turn, row.crc, is_summary(row),
+        row.seq, bind(row.id), message_mark(session, row.id), row.turn, row.crc, is_summary(row),
         row.body,
     )  # fmt: skip
 
@@ -194,18 +194,18 @@ def message_columns(session: int, found: Sequence[MessageRow]) -> tuple[list[obj
     turns: list[object] = [None if row.turn is None else Int8(row.turn) for row in found]
     return (
         [Int8(row.seq) for row in found], [bind(row.id) for row in found],
-        [place_mark(session, row.id) for row in found], turns, [Int8(row.crc) for row in found],
+        [message_mark(session, row.id) for row in found], turns, [Int8(row.crc) for row in found],
         [is_summary(row) for row in found], [row.body for row in found],
     )  # fmt: skip
 
 
-def by_weight(messages: Sequence[MessageRow], max_bytes: int) -> Iterator[list[MessageRow]]:
+def split_by_size(messages: Sequence[MessageRow], max_bytes: int) -> Iterator[list[MessageRow]]:
     """Divide messages into parts of about `max_bytes`."""
     part: list[MessageRow] = []
     size = 0
     for row in messages:
         part.append(row)
-        size += len(row.body) + _ROW
+        size += len(row.body) + _ROW_OVERHEAD_BYTES
         if size >= max_bytes:
             yield part
             part, size = [], 0

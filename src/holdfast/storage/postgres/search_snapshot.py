@@ -13,38 +13,43 @@ from typing import Any, Final, TypeVar
 
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.postgres import rows
-from holdfast.storage.postgres.ancestry_cache import Paths
+from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.rows import bind, branch_number, mark, split_branch
-from holdfast.storage.postgres.snapshot import Answer, PostgresSnapshot, Statements, Tenant
-from holdfast.storage.protocol import BranchRow, HeadRow, MessageRow, Owner, SessionRow
-from holdfast.storage.sql_files import load
+from holdfast.storage.postgres.snapshot import (
+    PostgresSnapshot,
+    StatementExecutor,
+    StatementResult,
+    Tenant,
+)
+from holdfast.storage.protocol import BranchOwner, BranchRow, HeadRow, MessageRow, SessionRow
+from holdfast.storage.sql_files import load_statements
 
-S = TypeVar("S", SessionRow, Owner)
-_LAST: Final = (1 << 63) - 1
-_MOST_WORDS: Final = 4  # that the server compares; the caller compares the others
+S = TypeVar("S", SessionRow, BranchOwner)
+_MAX_BIGINT: Final = (1 << 63) - 1
+_MAX_TITLE_WORDS: Final = 4  # that the server compares; the caller compares the others
 
 
-def _filled() -> dict[str, str]:
-    columns, found = load(__package__), load(__package__, "search.sql")
+def _load_statements() -> dict[str, str]:
+    columns, found = load_statements(__package__), load_statements(__package__, "search.sql")
     pieces = {name: columns[f"{name}_columns"] for name in ("session", "head", "branch", "owner")}
     for name, piece in {**pieces, "down": found["down"]}.items():
         found = {other: text.replace("{" + name + "}", piece) for other, text in found.items()}
     return found
 
 
-SQL: Final = _filled()
+SQL: Final = _load_statements()
 
 
-class Beside(PostgresSnapshot):
+class SearchSnapshot(PostgresSnapshot):
     """A snapshot of the log for one search."""
 
-    def __init__(self, statements: Statements, tenant: Tenant, paths: Paths) -> None:
+    def __init__(self, statements: StatementExecutor, tenant: Tenant, paths: AncestryCache) -> None:
         """Read through `statements`; there is no horizon, all that is committed is visible."""
-        super().__init__(statements, tenant, None, paths, _LAST)
-        self._far: Answer | None = None
-        self._erased: Answer | None = None
-        self._titles: tuple[tuple[str, ...], Answer] | None = None
-        self._expected: dict[tuple[int, int], tuple[Answer, int]] = {}
+        super().__init__(statements, tenant, None, paths, _MAX_BIGINT)
+        self._activity_result: StatementResult | None = None
+        self._erasures_result: StatementResult | None = None
+        self._titles_result: tuple[tuple[str, ...], StatementResult] | None = None
+        self._prefetched_messages: dict[tuple[int, int], tuple[StatementResult, int]] = {}
         self._known_branches: dict[int, BranchRow | None] = {}
         self._known_children: dict[int, list[BranchRow]] = {}
         self._known_sessions: dict[int, tuple[SessionRow, HeadRow] | None] = {}
@@ -53,64 +58,67 @@ class Beside(PostgresSnapshot):
 
     # ------------------------------------------------------------------------------ prefetching
 
-    def expect(self, segments: Sequence[Segment], titles: Sequence[str] | None) -> None:
+    def prefetch_search(self, segments: Sequence[Segment], titles: Sequence[str] | None) -> None:
         """Queue reads of messages, titles and activity; they are sent with the next query."""
-        if self._far is None:
-            self._far, self._erased = self._ask("highest_activity"), self._ask("erasures")
+        if self._activity_result is None:
+            self._activity_result, self._erasures_result = (
+                self._execute("highest_activity"),
+                self._execute("erasures"),
+            )
         if titles is not None:
-            self._titles = (tuple(titles), self._ask_titles(titles))
+            self._titles_result = (tuple(titles), self._query_titles(titles))
         wanted = [
             segment
             for segment in segments
             if segment.first == segment.last
-            and (segment.branch, segment.first) not in self._expected
+            and (segment.branch, segment.first) not in self._prefetched_messages
         ]
         if wanted:
-            answer = self._ask("messages_of_ranges", *_ranges(wanted))
+            answer = self._execute("messages_of_ranges", *_range_arrays(wanted))
             for ordinal, segment in enumerate(wanted, 1):
-                self._expected[segment.branch, segment.first] = answer, ordinal
+                self._prefetched_messages[segment.branch, segment.first] = answer, ordinal
 
-    def _ask_titles(self, words: Sequence[str]) -> Answer:
+    def _query_titles(self, words: Sequence[str]) -> StatementResult:
         """Queue a read of titles that may hold these words: all non-ASCII ones are among them."""
         values: list[object] = [self._tenant]
         pieces = [SQL["titles"]]
         if all(word.isascii() for word in words):
             pieces.append(SQL["titles_plain"])
-            for word in sorted(set(words), key=len, reverse=True)[:_MOST_WORDS]:
+            for word in sorted(set(words), key=len, reverse=True)[:_MAX_TITLE_WORDS]:
                 values.append(word.encode())
                 pieces.append(SQL["titles_with"].format(word=f"${len(values)}"))
-        return self._statements.ask_text("\n".join((*pieces, SQL["titles_end"])), values)
+        return self._statements.execute_sql("\n".join((*pieces, SQL["titles_end"])), values)
 
     # -------------------------------------------------------------------------------- reading
 
     def activity(self) -> int:
         """Return the highest activity number; a lower one may still be committed later."""
-        row = (self._far or self._ask("highest_activity")).fetchone()
+        row = (self._activity_result or self._execute("highest_activity")).fetchone()
         return 0 if row is None or row[0] is None else row[0]
 
     def erasures(self) -> int:
         """Return how many transactions have erased messages."""
-        row = (self._erased or self._ask("erasures")).fetchone()
+        row = (self._erasures_result or self._execute("erasures")).fetchone()
         return row[0] if row else 0
 
-    def titled(self, words: Sequence[str]) -> list[Owner]:
+    def title_candidates(self, words: Sequence[str]) -> list[BranchOwner]:
         """Find sessions whose title may hold all these words."""
-        known = self._titles
-        answer = known[1] if known and known[0] == tuple(words) else self._ask_titles(words)
-        return [self._met(rows.owner(row)) for row in answer.fetchall()]
+        known = self._titles_result
+        answer = known[1] if known and known[0] == tuple(words) else self._query_titles(words)
+        return [self._note_parent(rows.owner(row)) for row in answer.fetchall()]
 
-    def _met(self, session: S) -> S:
+    def _note_parent(self, session: S) -> S:
         if session.parent is not None:
             self._parents.add(session.parent)
         return session
 
-    def relative(self, id: str) -> SessionRow | None:
+    def session_or_stub(self, id: str) -> SessionRow | None:
         """Read a session's identity by its id; parents of sessions read so far come along."""
         if id not in self._known_relatives:
             wanted = (self._parents | {id}) - self._known_relatives.keys()
             self._known_relatives.update(dict.fromkeys(wanted))
             values = (self._tenant, [bind(name) for name in wanted])
-            for row in self._statements.ask_text(SQL["relatives"], values).fetchall():
+            for row in self._statements.execute_sql(SQL["relatives"], values).fetchall():
                 found = rows.session_row(row)
                 self._known_relatives[found.id] = found
         return self._known_relatives[id]
@@ -118,45 +126,47 @@ class Beside(PostgresSnapshot):
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Read ranges, in order."""
         wanted = list(ranges)
-        unknown = [span for span in wanted if not self._is_expected(span)]
+        unknown = [span for span in wanted if not self._is_prefetched(span)]
         read = iter(super().messages(unknown) if unknown else ())
         return [
-            (span.session_id, self._expected_at(span)) if self._is_expected(span) else next(read)
+            (span.session_id, self._prefetched_at(span))
+            if self._is_prefetched(span)
+            else next(read)
             for span in wanted
         ]
 
-    def _is_expected(self, span: Segment) -> bool:
-        return span.first == span.last and (span.branch, span.first) in self._expected
+    def _is_prefetched(self, span: Segment) -> bool:
+        return span.first == span.last and (span.branch, span.first) in self._prefetched_messages
 
-    def _expected_at(self, span: Segment) -> list[MessageRow]:
-        answer, ordinal = self._expected[span.branch, span.first]
+    def _prefetched_at(self, span: Segment) -> list[MessageRow]:
+        answer, ordinal = self._prefetched_messages[span.branch, span.first]
         return [rows.message_row(row[1:]) for row in answer.fetchall() if row[0] == ordinal]
 
-    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+    def owners(self, branches: Collection[int]) -> dict[int, BranchOwner]:
         """Return the sessions that own these branches; load those branches that are not active."""
         if not branches:
             return {}
-        answer = self._ask("owners", *_places(branches))
+        answer = self._execute("owners", *_branch_arrays(branches))
         found = {
-            branch_number(row[0], number): self._met(rows.owner(row))
+            branch_number(row[0], number): self._note_parent(rows.owner(row))
             for number, *row in answer.fetchall()
         }
-        self._learn([n for n in branches if n not in found or found[n].branch != n])
+        self._load_branches([n for n in branches if n not in found or found[n].branch != n])
         return found
 
-    def _learn(self, branches: Sequence[int]) -> None:
+    def _load_branches(self, branches: Sequence[int]) -> None:
         """Read branches with their descendants, and the sessions of all of them."""
         new = [n for n in branches if n not in self._known_children]
         if not new:
             return
-        values = (self._tenant, *_places(new))
-        found = self._statements.ask_text(SQL["branches_below"], values)
-        sessions = self._statements.ask_text(SQL["sessions_below"], values)
+        values = (self._tenant, *_branch_arrays(new))
+        found = self._statements.execute_sql(SQL["branches_below"], values)
+        sessions = self._statements.execute_sql(SQL["sessions_below"], values)
         self._note_branches(new, [rows.branch_row(row) for row in found.fetchall()])
         for n in self._known_branches:
             self._known_sessions.setdefault(split_branch(n)[0], None)
         for row in sessions.fetchall():
-            identity = self._met(rows.session_row(row[: rows.SESSION_COLUMNS]))
+            identity = self._note_parent(rows.session_row(row[: rows.SESSION_COLUMNS]))
             head = rows.head_row(row[rows.SESSION_COLUMNS :])
             self._known_sessions[identity.n] = identity, head
 
@@ -191,7 +201,7 @@ class Beside(PostgresSnapshot):
         known = self._known_sessions.get(n)
         return super().head(n) if known is None else known[1]
 
-    def shown_in(
+    def visible_branches(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
     ) -> list[int]:
         """Return the branches that sessions of these scopes and agents can show."""
@@ -202,21 +212,21 @@ class Beside(PostgresSnapshot):
                 values += [mark(name), bind(name)]
                 last = len(values)
                 pieces.append(SQL[f"shown_of_{kind}"].format(mark=f"${last - 1}", name=f"${last}"))
-        answer = self._statements.ask_text("\n".join((*pieces, SQL["shown_end"])), values)
+        answer = self._statements.execute_sql("\n".join((*pieces, SQL["shown_end"])), values)
         return [branch_number(*row) for row in answer.fetchall()]
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _array_literal(numbers: Iterable[int]) -> str:
     """Return numbers as an array literal: far quicker to bind than a list, if there are many."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
-def _places(branches: Iterable[int]) -> tuple[str, ...]:
+def _branch_arrays(branches: Iterable[int]) -> tuple[str, ...]:
     sessions, numbers = zip(*map(split_branch, branches), strict=True)
-    return _listed(sessions), _listed(numbers)
+    return _array_literal(sessions), _array_literal(numbers)
 
 
-def _ranges(spans: Sequence[Segment]) -> tuple[Any, ...]:
-    branches = _places(span.branch for span in spans)
-    firsts = _listed(span.first for span in spans)
+def _range_arrays(spans: Sequence[Segment]) -> tuple[Any, ...]:
+    branches = _branch_arrays(span.branch for span in spans)
+    firsts = _array_literal(span.first for span in spans)
     return (*branches, firsts, firsts)

@@ -7,92 +7,105 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import StoreUnavailable
-from holdfast.storage.postgres.connection import Link
-from holdfast.storage.postgres.conninfo import Target
-from holdfast.storage.protocol import Check
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import ConnInfo
+from holdfast.storage.protocol import HealthCheck
 
-_OLDEST: Final = 150000
-_FSYNC: Final = "set it to on: without it a power cut may destroy the whole database"
-_PAGES: Final = "set it to on: without it a power cut may tear pages that were written before"
-_STANDBY: Final = "connect to the primary: a standby may lag behind acknowledged writes"
-_POOLER: Final = (
+_MIN_VERSION: Final = 150000
+_FSYNC_HINT: Final = "set it to on: without it a power cut may destroy the whole database"
+_FULL_PAGE_WRITES_HINT: Final = (
+    "set it to on: without it a power cut may tear pages that were written before"
+)
+_STANDBY_HINT: Final = "connect to the primary: a standby may lag behind acknowledged writes"
+_POOLER_HINT: Final = (
     "A pooler in between seems to drop the settings of connections: connect to the server directly."
 )
-_UNGUARDED: Final = (
+_ROW_SECURITY_HINT: Final = (
     "revoke this role's rights on these tables: they show it the rows of all tenants"
 )
-_ROLE: Final = "use a role that is not a superuser: row-level security does not apply to this one"
+_ROLE_HINT: Final = (
+    "use a role that is not a superuser: row-level security does not apply to this one"
+)
 
 
-class Server(msgspec.Struct, frozen=True):
+class ServerInfo(msgspec.Struct, frozen=True):
     """The server's version and settings, and the role of the connection."""
 
-    number: int
+    version_number: int
     version: str
     fsync: str
     full_page_writes: str
     synchronous_commit: str
-    standby: bool
-    bypasses: bool
+    is_standby: bool
+    bypasses_rls: bool
     role: str
 
 
-def look(connection: Link) -> Server:
+def read_server_info(connection: Connection) -> ServerInfo:
     """Read the server's version and settings."""
-    row = connection.ask("server").fetchone()
+    row = connection.execute("server").fetchone()
     assert row is not None  # noqa: S101 - it has no WHERE
-    return Server(*row)
+    return ServerInfo(*row)
 
 
-def refuse_unfit(server: Server, conninfo: Target, *, readonly: bool) -> None:
+def require_supported(server: ServerInfo, conninfo: ConnInfo, *, readonly: bool) -> None:
     """Raise `StoreUnavailable` for a server on which an acknowledged write might be lost."""
-    if server.number < _OLDEST:
+    if server.version_number < _MIN_VERSION:
         raise StoreUnavailable(
-            f"{conninfo.shown} runs PostgreSQL {server.version}; Holdfast needs 15 or newer."
+            f"{conninfo.redacted_url} runs PostgreSQL {server.version}; Holdfast needs 15 or newer."
         )
     if readonly:
         return
-    if server.standby:
+    if server.is_standby:
         raise StoreUnavailable(
-            f"{conninfo.shown} is a standby; nothing was opened. To write, {_STANDBY}."
+            f"{conninfo.redacted_url} is a standby; nothing was opened. To write, {_STANDBY_HINT}."
         )
     if server.synchronous_commit != conninfo.synchronous_commit:
         raise StoreUnavailable(
-            f"{conninfo.shown} has synchronous_commit = {server.synchronous_commit} although this "
-            f"connection set it to {conninfo.synchronous_commit}; nothing was opened. {_POOLER}"
+            f"{conninfo.redacted_url} has synchronous_commit = {server.synchronous_commit} "
+            "although this "
+            f"connection set it to {conninfo.synchronous_commit}; nothing was opened. "
+            f"{_POOLER_HINT}"
         )
-    for name, value, hint in _durable(server):
+    for name, value, hint in _durability_settings(server):
         if value != "on" and conninfo.durability == "power":
             raise StoreUnavailable(
-                f"{conninfo.shown} has {name} = {value}; nothing was opened. Server: {hint}. "
-                "durability='process' accepts it."
+                f"{conninfo.redacted_url} has {name} = {value}; nothing was opened. Server: "
+                f"{hint}. durability='process' accepts it."
             )
 
 
-def _durable(server: Server) -> tuple[tuple[str, str, str], ...]:
+def _durability_settings(server: ServerInfo) -> tuple[tuple[str, str, str], ...]:
     return (
-        ("fsync", server.fsync, _FSYNC),
-        ("full_page_writes", server.full_page_writes, _PAGES),
+        ("fsync", server.fsync, _FSYNC_HINT),
+        ("full_page_writes", server.full_page_writes, _FULL_PAGE_WRITES_HINT),
     )
 
 
-def unguarded(connection: Link, conninfo: Target) -> str | None:
+def tables_without_rls(connection: Connection, conninfo: ConnInfo) -> str | None:
     """Return the names of tables that this role may read without row-level security, if any."""
-    row = connection.ask("tables_without_rls", (conninfo.schema,)).fetchone()
+    row = connection.execute("tables_without_rls", (conninfo.schema,)).fetchone()
     return None if row is None else row[0]
 
 
-def checks(server: Server, conninfo: Target, without_rls: str | None) -> list[Check]:
+def checks(server: ServerInfo, conninfo: ConnInfo, without_rls: str | None) -> list[HealthCheck]:
     """Return the checks of the server's setup, for `doctor`."""
     synced = {"power": "survives a power cut", "process": "survives kill -9"}
     return [
-        Check("backend", "postgresql"),
-        Check("database", conninfo.shown),
-        Check("engine", f"PostgreSQL {server.version}", server.number >= _OLDEST),
-        Check("durability", f"{conninfo.durability} ({synced[conninfo.durability]})"),
-        *(Check(name, value, value == "on", hint) for name, value, hint in _durable(server)),
-        Check("synchronous_commit", server.synchronous_commit),
-        Check("standby", "yes" if server.standby else "no", not server.standby, _STANDBY),
-        Check("role", server.role, not server.bypasses, _ROLE),
-        Check("row security", without_rls or "on", without_rls is None, _UNGUARDED),
+        HealthCheck("backend", "postgresql"),
+        HealthCheck("database", conninfo.redacted_url),
+        HealthCheck(
+            "engine", f"PostgreSQL {server.version}", server.version_number >= _MIN_VERSION
+        ),
+        HealthCheck("durability", f"{conninfo.durability} ({synced[conninfo.durability]})"),
+        *(
+            HealthCheck(name, value, value == "on", hint)
+            for name, value, hint in _durability_settings(server)
+        ),
+        HealthCheck("synchronous_commit", server.synchronous_commit),
+        HealthCheck(
+            "standby", "yes" if server.is_standby else "no", not server.is_standby, _STANDBY_HINT
+        ),
+        HealthCheck("role", server.role, not server.bypasses_rls, _ROLE_HINT),
+        HealthCheck("row security", without_rls or "on", without_rls is None, _ROW_SECURITY_HINT),
     ]

@@ -14,46 +14,46 @@ from uuid import UUID
 
 from holdfast.clock import Clock
 from holdfast.errors import Damaged, SchemaTooNew
-from holdfast.storage.ancestry import Path, Segment, Step, joined, lies_on, ranges
+from holdfast.storage.ancestry import Path, PathBranch, Segment, is_on_path, join_path, ranges
 from holdfast.storage.postgres import rows
-from holdfast.storage.postgres.ancestry_cache import Paths
+from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.rows import bind, branch_number, mark, split_branch, text_of, unbind
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.protocol import (
-    MEASURED_ROWS,
+    MAX_MEASURED_ROWS,
+    BranchOwner,
     BranchRow,
-    Foresight,
     HeadRow,
-    Listed,
-    Listing,
-    Look,
+    ListedSession,
     MessageRow,
-    Owner,
+    Prefetch,
+    PrefetchItem,
     QueueRow,
+    SessionFilter,
     SessionRow,
+    SessionSize,
     ToolRow,
     TurnRow,
     UsageRow,
-    Weight,
-    in_order,
+    sort_usage,
 )
-from holdfast.titles import loose
-from holdfast.values import Measured, Usage
+from holdfast.titles import normalize_title
+from holdfast.values import MeasuredTokens, Usage
 
 T = TypeVar("T")
 
-_LAST: Final = (1 << 63) - 1
-_TEXT_PAGE: Final = 500
+_MAX_BIGINT: Final = (1 << 63) - 1
+_TEXT_PAGE_ROWS: Final = 500
 _HASH_LENGTH: Final = 64
-_MARKS_AT_ONCE: Final = 5_000
-_OF_TURN: Final = frozenset({"turn", "tools", "draft", "opening"})
+_MAX_MARKS_PER_STATEMENT: Final = 5_000
+_TURN_SCOPED: Final = frozenset({"turn", "tools", "draft", "opening"})
 
 
-class NeedsHorizon(Exception):
+class HorizonRequired(Exception):
     """A query reads activity: it must be run again with a horizon, which few queries need."""
 
 
-class Answer(Protocol):
+class StatementResult(Protocol):
     """The result of a statement; fetching it waits for the server."""
 
     def fetchone(self) -> tuple[Any, ...] | None:
@@ -65,14 +65,14 @@ class Answer(Protocol):
         ...
 
 
-class Statements(Protocol):
+class StatementExecutor(Protocol):
     """Runs statements: a connection within a transaction."""
 
-    def ask(self, name: str, values: Sequence[object] = ()) -> Answer:
+    def execute(self, name: str, values: Sequence[object] = ()) -> StatementResult:
         """Queue a statement by its name."""
         ...
 
-    def ask_text(self, text: str, values: Sequence[object]) -> Answer:
+    def execute_sql(self, text: str, values: Sequence[object]) -> StatementResult:
         """Queue a statement that is composed of named pieces."""
         ...
 
@@ -89,17 +89,17 @@ class Tenant:
 
     def __init__(self, name: str, schema: str, known_format: int = 0) -> None:
         """Derive the names; `write_lock` is shared by writers and exclusive to an erasure."""
-        self.known = known_format
-        self.store_lock = store_lock(schema)
+        self.known_format = known_format
+        self.schema_lock = schema_lock(schema)
         self.name = name
         self.mark = mark(name)
         names = mark(f"{schema}\0{name}").bytes
-        self.lock = int.from_bytes(names[:8], "big", signed=True)
+        self.write_lock = int.from_bytes(names[:8], "big", signed=True)
         self.activity_lock = int.from_bytes(names[8:12], "big") >> 1
         self.channel = f"holdfast_{names.hex()}"
 
 
-def store_lock(schema: str) -> int:
+def schema_lock(schema: str) -> int:
     """Return the lock of a schema's tables, which a migration holds exclusively."""
     return int.from_bytes(mark(f"migrations of {schema}").bytes[:8], "big", signed=True)
 
@@ -109,10 +109,10 @@ class PostgresSnapshot:
 
     def __init__(
         self,
-        statements: Statements,
+        statements: StatementExecutor,
         tenant: Tenant,
         clock: Clock | None,
-        paths: Paths,
+        paths: AncestryCache,
         horizon: int | None = None,
     ) -> None:
         """Read for this tenant; without a clock the time is the server's.
@@ -122,85 +122,86 @@ class PostgresSnapshot:
         """
         self._statements = statements
         self._tenant: UUID = tenant.mark
-        self._whose = tenant
+        self._tenant_info = tenant
         self._clock = clock
         self._paths = paths
         self._horizon = horizon
-        self._entered: Answer | None = None
-        self._told: tuple[Any, ...] | None = None
-        self._began: tuple[int, int] | None = None
+        self._entry: StatementResult | None = None
+        self._entry_row: tuple[Any, ...] | None = None
+        self._server_time: tuple[int, int] | None = None
         self._heads: dict[int, HeadRow | None] = {}
-        self._foreseen: dict[tuple[str, *tuple[int, ...]], Answer] = {}
-        self._starts: Answer | None = None
-        self._tails: dict[int, tuple[int, Answer]] = {}
-        self._forks: dict[str, int] = {}
+        self._prefetched: dict[tuple[str, *tuple[int, ...]], StatementResult] = {}
+        self._root_branches: StatementResult | None = None
+        self._tails: dict[int, tuple[int, StatementResult]] = {}
+        self._fork_counts: dict[str, int] = {}
         self._open_turns: dict[tuple[int, int], TurnRow] = {}
 
     def enter(self, name: str, *values: object) -> None:
         """Set the tenant of the transaction; the statement also returns the server's time."""
-        self._entered = self._statements.ask(name, (self._tenant, *values))
+        self._entry = self._statements.execute(name, (self._tenant, *values))
 
-    def check_entered(self) -> None:
+    def check_format(self) -> None:
         """Raise `SchemaTooNew` if what was read has a format that this version does not support."""
-        if self._entered is not None and self._told is None:
-            self._told = self._entered.fetchone()
-            if self._told is not None:
-                self._check_format(self._told[-2])
+        if self._entry is not None and self._entry_row is None:
+            self._entry_row = self._entry.fetchone()
+            if self._entry_row is not None:
+                self._refuse_newer_format(self._entry_row[-2])
 
-    def _check_format(self, found: int | None) -> None:
-        if found is not None and found > self._whose.known:
+    def _refuse_newer_format(self, found: int | None) -> None:
+        if found is not None and found > self._tenant_info.known_format:
             raise SchemaTooNew(
                 f"a newer Holdfast has migrated the store's tables to format {found}, this one "
-                f"supports {self._whose.known}; nothing was stored. Update this program."
+                f"supports {self._tenant_info.known_format}; nothing was stored. Update this "
+                "program."
             )
 
-    def foresee(self, *hints: Foresight) -> None:
+    def prefetch(self, *hints: Prefetch) -> None:
         """Queue the reads that these hints name; they are sent with the first query."""
-        self._foresee_heads(list(dict.fromkeys(hint.session for hint in hints)))
+        self._prefetch_heads(list(dict.fromkeys(hint.session for hint in hints)))
         for hint in hints:
             n = hint.session
             if hint.newest:
-                self._tails[n] = hint.newest, self._ask("tail", n, hint.newest)
-            for name in hint.looks:
-                values = (n, hint.turn) if name in _OF_TURN else (n,)
-                self._foreseen[name, *values] = self._ask(name, *values)
+                self._tails[n] = hint.newest, self._execute("tail", n, hint.newest)
+            for name in hint.items:
+                values = (n, hint.turn) if name in _TURN_SCOPED else (n,)
+                self._prefetched[name, *values] = self._execute(name, *values)
 
-    def _foresee_heads(self, sessions: Sequence[int]) -> None:
-        self._foreseen.update((("head", n), self._ask("head", n)) for n in sessions)
-        self._foresee_starts(sessions)
+    def _prefetch_heads(self, sessions: Sequence[int]) -> None:
+        self._prefetched.update((("head", n), self._execute("head", n)) for n in sessions)
+        self._prefetch_root_branches(sessions)
 
-    def _foresee_starts(self, sessions: Sequence[int]) -> None:
-        unknown = [n for n in sessions if not self._paths.knows(n)]
+    def _prefetch_root_branches(self, sessions: Sequence[int]) -> None:
+        unknown = [n for n in sessions if not self._paths.has_session(n)]
         if unknown:
-            self._starts = self._ask("root_branches", rows.numbers(unknown))
+            self._root_branches = self._execute("root_branches", rows.int8_array(unknown))
 
-    def _look(self, name: Look | Literal["head"], *values: int) -> Answer:
+    def _result(self, name: PrefetchItem | Literal["head"], *values: int) -> StatementResult:
         """Return the result of a statement that may have been prefetched."""
-        return self._foreseen.pop((name, *values), None) or self._ask(name, *values)
+        return self._prefetched.pop((name, *values), None) or self._execute(name, *values)
 
-    def _ask(self, name: str, *values: object) -> Answer:
-        return self._statements.ask(name, (self._tenant, *values))
+    def _execute(self, name: str, *values: object) -> StatementResult:
+        return self._statements.execute(name, (self._tenant, *values))
 
-    def _first(self, name: str, *values: object) -> tuple[Any, ...] | None:
-        return self._ask(name, *values).fetchone()
+    def _fetch_one(self, name: str, *values: object) -> tuple[Any, ...] | None:
+        return self._execute(name, *values).fetchone()
 
-    def _all(self, name: str, *values: object) -> list[tuple[Any, ...]]:
-        return self._ask(name, *values).fetchall()
+    def _fetch_all(self, name: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._execute(name, *values).fetchall()
 
-    def _horizon_now(self) -> int:
-        row = self._first("horizon", self._whose.activity_lock)
+    def _read_horizon(self) -> int:
+        row = self._fetch_one("horizon", self._tenant_info.activity_lock)
         return row[0] if row else 0
 
     def now(self) -> int:
         """Return the server's time: at the beginning of this, plus what has passed here since."""
         if self._clock is not None:
             return self._clock.micros()
-        if self._began is None:
-            if self._told is None and self._entered is not None:
-                self._told = self._entered.fetchone()
-            assert self._told is not None  # noqa: S101 - the statement returns one row
-            self._began = (self._told[-1], time.monotonic_ns())
-        server_micros, received_ns = self._began
+        if self._server_time is None:
+            if self._entry_row is None and self._entry is not None:
+                self._entry_row = self._entry.fetchone()
+            assert self._entry_row is not None  # noqa: S101 - the statement returns one row
+            self._server_time = (self._entry_row[-1], time.monotonic_ns())
+        server_micros, received_ns = self._server_time
         return server_micros + (time.monotonic_ns() - received_ns) // 1000
 
     # ---------------------------------------------------------------------------- sessions
@@ -208,47 +209,47 @@ class PostgresSnapshot:
     def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
         """Find a session by its key or id."""
         if key is not None:
-            row = self._first("session_by_key", mark(key), bind(key))
+            row = self._fetch_one("session_by_key", mark(key), bind(key))
         else:
-            row = self._first("session_by_id", bind(id))
-        found = None if row is None else self._identity(row)
+            row = self._fetch_one("session_by_id", bind(id))
+        found = None if row is None else self._session_with_head(row)
         return None if found is None or found.purged_at is not None else found
 
-    def _identity(self, row: Sequence[Any]) -> SessionRow:
+    def _session_with_head(self, row: Sequence[Any]) -> SessionRow:
         """Read a session's identity; its head comes along and is cached."""
         identity, head = row[: rows.SESSION_COLUMNS], row[rows.SESSION_COLUMNS :]
         found = rows.session_row(identity)
-        self._note_head(found.n, None if head[0] is None else rows.head_row(head))
+        self._cache_head(found.n, None if head[0] is None else rows.head_row(head))
         return found
 
-    def _note_head(self, n: int, head: HeadRow | None) -> None:
+    def _cache_head(self, n: int, head: HeadRow | None) -> None:
         self._heads[n] = head
 
-    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+    def owners(self, branches: Collection[int]) -> dict[int, BranchOwner]:
         """Return the sessions that own these branches."""
         wanted = [split_branch(n) for n in branches]
         if not wanted:
             return {}
-        columns = map(rows.numbers, zip(*wanted, strict=True))
-        found = self._all("owners", *columns)
+        columns = map(rows.int8_array, zip(*wanted, strict=True))
+        found = self._fetch_all("owners", *columns)
         return {branch_number(row[0], number): rows.owner(row) for number, *row in found}
 
-    def titled(self, words: Sequence[str]) -> list[Owner]:
+    def title_candidates(self, words: Sequence[str]) -> list[BranchOwner]:
         """Find sessions whose title may hold all these words."""
         plain = [word.encode() for word in words if word.isascii()]
-        return [rows.owner(row) for row in self._all("titles", plain)]
+        return [rows.owner(row) for row in self._fetch_all("titles", plain)]
 
-    def relative(self, id: str) -> SessionRow | None:
+    def session_or_stub(self, id: str) -> SessionRow | None:
         """Read a session's identity by its id, including the stub of a purged one."""
-        row = self._first("session_by_id", bind(id))
-        return None if row is None else self._identity(row)
+        row = self._fetch_one("session_by_id", bind(id))
+        return None if row is None else self._session_with_head(row)
 
     def children(self, id: str) -> list[SessionRow]:
         """Read the sessions that name this one as their parent, oldest first."""
         return self._sessions("sessions_by_parent", bind(id))
 
     def _sessions(self, name: str, *values: object) -> list[SessionRow]:
-        return [rows.session_row(row) for row in self._all(name, *values)]
+        return [rows.session_row(row) for row in self._fetch_all(name, *values)]
 
     def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
         """Find sessions whose id starts with `prefix`, or whose title is `title`."""
@@ -259,14 +260,14 @@ class PostgresSnapshot:
 
     def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
         """Find sessions by their title, ignoring case."""
-        wanted = loose(title)
+        wanted = normalize_title(title)
         return self._sessions("sessions_by_loose_title", mark(wanted), bind(wanted), trashed)
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Count the forks of these sessions; those just listed are counted already."""
-        unknown = [bind(name) for name in ids if name not in self._forks]
-        found = self._all("forks", unknown) if unknown else []
-        counts = {name: self._forks.get(name, 0) for name in ids}
+        unknown = [bind(name) for name in ids if name not in self._fork_counts]
+        found = self._fetch_all("forks", unknown) if unknown else []
+        counts = {name: self._fork_counts.get(name, 0) for name in ids}
         counts.update((text_of(parent), count) for parent, count in found)
         return {name: count for name, count in counts.items() if count}
 
@@ -281,111 +282,113 @@ class PostgresSnapshot:
 
     def session(self, n: int) -> SessionRow | None:
         """Read a session's identity."""
-        row = self._look("session", n).fetchone()
+        row = self._result("session", n).fetchone()
         return None if row is None else rows.session_row(row)
 
     def head(self, n: int) -> HeadRow | None:
         """Read a session's head."""
         if n not in self._heads:
-            row = self._look("head", n).fetchone()
+            row = self._result("head", n).fetchone()
             self._heads[n] = None if row is None else rows.head_row(row)
         return self._heads[n]
 
-    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+    def list_sessions(
+        self, listing: SessionFilter, *, before: int | None, limit: int
+    ) -> list[ListedSession]:
         """List by activity, newest first."""
         if listing.text is None:
             return list(self._list(listing, before, limit))
         return list(islice(self._list_by_text(listing, before), limit))
 
     def _list(
-        self, listing: Listing, before: int | None, limit: int
+        self, listing: SessionFilter, before: int | None, limit: int
     ) -> list[tuple[SessionRow, HeadRow]]:
-        values: list[object] = [self._tenant, _LAST if before is None else before, limit]
+        values: list[object] = [self._tenant, _MAX_BIGINT if before is None else before, limit]
         conditions = _conditions(listing, values)
         text = "\n".join((SQL["list"], *conditions, SQL["list_end"]))
         columns = rows.SESSION_COLUMNS
         found: list[tuple[SessionRow, HeadRow]] = []
-        for forks, *row in self._statements.ask_text(text, values).fetchall():
+        for forks, *row in self._statements.execute_sql(text, values).fetchall():
             found.append((rows.session_row(row[:columns]), rows.head_row(row[columns:])))
-            self._forks[found[-1][0].id] = forks
-        self._foresee_turns([head for _, head in found if head.open_turn is not None])
+            self._fork_counts[found[-1][0].id] = forks
+        self._prefetch_turns([head for _, head in found if head.open_turn is not None])
         return found
 
-    def _foresee_turns(self, heads: Sequence[HeadRow]) -> None:
+    def _prefetch_turns(self, heads: Sequence[HeadRow]) -> None:
         """Read the open turns of listed sessions with one statement."""
         if heads:
             columns = zip(*((head.session, head.open_turn or 0) for head in heads), strict=True)
-            for row in self._all("turns_of", *map(rows.numbers, columns)):
+            for row in self._fetch_all("turns_of", *map(rows.int8_array, columns)):
                 turn = rows.turn_row(row)
                 self._open_turns[turn.session, turn.number] = turn
 
-    def _list_by_text(self, listing: Listing, before: int | None) -> Iterator[Listed]:
+    def _list_by_text(self, listing: SessionFilter, before: int | None) -> Iterator[ListedSession]:
         """List the sessions that show a text, page by page.
 
         The server does not fold letters as Python does, so they are compared here.
         """
         while True:
-            page = self._list(listing, before, _TEXT_PAGE)
+            page = self._list(listing, before, _TEXT_PAGE_ROWS)
             yield from (pair for pair in page if listing.matches(*pair))
-            if len(page) < _TEXT_PAGE:
+            if len(page) < _TEXT_PAGE_ROWS:
                 return
             before = page[-1][1].activity
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
         """List sessions by activity, up to the horizon, before which nothing more can appear."""
         if self._horizon is None:
-            raise NeedsHorizon
-        found = self._all("activity_after", number, limit, self._horizon)
+            raise HorizonRequired
+        found = self._fetch_all("activity_after", number, limit, self._horizon)
         return [(activity, text_of(id), branch, seq) for activity, id, branch, seq in found]
 
     # ---------------------------------------------------------------------------- messages
 
     def path(self, branch: int, low: int = 1) -> Path:
         """Return the path of a branch's history; it never changes, so a short one is cached."""
-        known = self._paths.get(branch) or self._short_path(branch)
+        known = self._paths.get(branch) or self._prefetched_path(branch)
         if known is not None:
             return known
-        steps = self._all("path", *split_branch(branch), low)
+        steps = self._fetch_all("path", *split_branch(branch), low)
         if not steps or (steps[-1][2] is not None and steps[-1][3] >= low):
             raise Damaged(f"branch {branch} is missing; run store.verify().")
-        found = joined(
-            Step(branch_number(session, number), fork_seq, text_of(id))
+        found = join_path(
+            PathBranch(branch_number(session, number), fork_seq, text_of(id))
             for session, number, _, fork_seq, id in steps
         )
         if steps[-1][2] is None or not steps[-1][3]:
-            self._keep_path(branch, found)
+            self._cache_path(branch, found)
         return found
 
-    def _short_path(self, branch: int) -> Path | None:
+    def _prefetched_path(self, branch: int) -> Path | None:
         """Receive the prefetched root branches; return the path if it is cached then."""
-        answer, self._starts = self._starts, None
+        answer, self._root_branches = self._root_branches, None
         for session, number, id in [] if answer is None else answer.fetchall():
             root = branch_number(session, number)
-            self._keep_path(root, joined([Step(root, 0, text_of(id))]))
+            self._cache_path(root, join_path([PathBranch(root, 0, text_of(id))]))
         return self._paths.get(branch)
 
-    def _keep_path(self, branch: int, path: Path) -> None:
-        self._paths.keep(branch, path)
+    def _cache_path(self, branch: int, path: Path) -> None:
+        self._paths.add(branch, path)
 
     def branch(self, session: int, number: int) -> BranchRow | None:
         """Read a session's branch by its number there."""
-        return self._branch(self._first("branch", session, number))
+        return self._branch(self._fetch_one("branch", session, number))
 
     def branch_by_token(self, session: int, token: str) -> BranchRow | None:
         """Read the branch of a session that this write made."""
-        return self._branch(self._first("branch_by_token", session, mark(token), bind(token)))
+        return self._branch(self._fetch_one("branch_by_token", session, mark(token), bind(token)))
 
     def find_branch(self, n: int) -> BranchRow | None:
         """Read a branch."""
-        return self._branch(self._first("branch", *split_branch(n)))
+        return self._branch(self._fetch_one("branch", *split_branch(n)))
 
     def branches(self, session: int) -> list[BranchRow]:
         """Read a session's branches, by number."""
-        return [rows.branch_row(row) for row in self._all("branches", session)]
+        return [rows.branch_row(row) for row in self._fetch_all("branches", session)]
 
     def branches_from(self, n: int) -> list[BranchRow]:
         """Read the branches that start on this one, oldest first."""
-        return [rows.branch_row(row) for row in self._all("branches_from", *split_branch(n))]
+        return [rows.branch_row(row) for row in self._fetch_all("branches_from", *split_branch(n))]
 
     def _branch(self, row: Sequence[Any] | None) -> BranchRow | None:
         return None if row is None else rows.branch_row(row)
@@ -395,16 +398,16 @@ class PostgresSnapshot:
         wanted = list(ranges)
         if len(wanted) == 1:
             span = wanted[0]
-            return [(span.session_id, self._at_the_end(span) or self._range(span))]
+            return [(span.session_id, self._range_from_tail(span) or self._read_range(span))]
         found: list[tuple[str, list[MessageRow]]] = [(span.session_id, []) for span in wanted]
         if wanted:
             spans = [(*split_branch(s.branch), s.first, s.last or 0) for s in wanted]
-            columns = map(rows.numbers, zip(*spans, strict=True))
-            for ordinal, *row in self._all("messages_of_ranges", *columns):
+            columns = map(rows.int8_array, zip(*spans, strict=True))
+            for ordinal, *row in self._fetch_all("messages_of_ranges", *columns):
                 found[ordinal - 1][1].append(rows.message_row(row))
         return found
 
-    def _at_the_end(self, span: Segment) -> list[MessageRow]:
+    def _range_from_tail(self, span: Segment) -> list[MessageRow]:
         """Return a range from the prefetched tail, or nothing if that does not hold all of it."""
         session, branch = split_branch(span.branch)
         newest, answer = self._tails.get(session, (0, None))
@@ -419,23 +422,25 @@ class PostgresSnapshot:
             if at == branch and span.first <= row[0] <= (span.last or 0)
         ]
 
-    def _range(self, span: Segment) -> list[MessageRow]:
+    def _read_range(self, span: Segment) -> list[MessageRow]:
         values = (*split_branch(span.branch), span.first, span.last or 0)
-        return [rows.message_row(row) for row in self._all("messages", *values)]
+        return [rows.message_row(row) for row in self._fetch_all("messages", *values)]
 
     def newest_summary(self, path: Path, last: int) -> int | None:
         """Find the last summary along a path; by an index, so no other message is read."""
-        found = (self._summary_on(span) for span in reversed(ranges(path, 1, last)))
+        found = (self._newest_summary_on(span) for span in reversed(ranges(path, 1, last)))
         return next((seq for seq in found if seq is not None), None)
 
-    def _summary_on(self, span: Segment) -> int | None:
+    def _newest_summary_on(self, span: Segment) -> int | None:
         session, branch = split_branch(span.branch)
         head = self._heads.get(session)
         if head is not None and (head.branch, head.seq) == (span.branch, span.last):
-            answer = self._foreseen.pop(("summary", session), None)
+            answer = self._prefetched.pop(("summary", session), None)
         else:
             answer = None
-        answer = answer or self._ask("newest_summary", session, branch, span.first, span.last or 0)
+        answer = answer or self._execute(
+            "newest_summary", session, branch, span.first, span.last or 0
+        )
         row = answer.fetchone()
         return None if row is None else row[0]
 
@@ -448,36 +453,38 @@ class PostgresSnapshot:
         sessions = {split_branch(segment.branch)[0] for segment in path}
         return {
             row.id: (owners[at], row)
-            for at, row in self._by_ids(sorted(sessions), ids)
-            if lies_on(path, at, row.seq)
+            for at, row in self._find_by_ids(sorted(sessions), ids)
+            if is_on_path(path, at, row.seq)
         }
 
-    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+    def stored_in_session(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
         """Find messages by their ids on all branches of a session."""
-        return self._by_ids([session], ids) if ids else []
+        return self._find_by_ids([session], ids) if ids else []
 
-    def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+    def _find_by_ids(
+        self, sessions: Sequence[int], ids: Sequence[str]
+    ) -> list[tuple[int, MessageRow]]:
         wanted, searched = set(ids), set(sessions)
-        marks = [rows.place_mark(session, name) for session in sessions for name in wanted]
+        marks = [rows.message_mark(session, name) for session in sessions for name in wanted]
         found: list[tuple[int, MessageRow]] = []
-        for first in range(0, len(marks), _MARKS_AT_ONCE):
-            some = marks[first : first + _MARKS_AT_ONCE]
-            for session, number, *values in self._all("messages_by_id", some):
+        for first in range(0, len(marks), _MAX_MARKS_PER_STATEMENT):
+            some = marks[first : first + _MAX_MARKS_PER_STATEMENT]
+            for session, number, *values in self._fetch_all("messages_by_id", some):
                 row = rows.message_row(values)
                 if row.id in wanted and session in searched:
                     found.append((branch_number(session, number), row))
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
-    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+    def count_turn_messages(self, branch: int, turn: TurnRow) -> int:
         """Count the messages of a turn, which come after its start."""
-        row = self._first("count_of_turn", *split_branch(branch), turn.first_seq, turn.number)
+        row = self._fetch_one("count_of_turn", *split_branch(branch), turn.first_seq, turn.number)
         return row[0] if row else 0
 
-    def weigh(self, session: int) -> Weight:
+    def session_size(self, session: int) -> SessionSize:
         """Count the messages on a session's own branches, and the bytes of them and their blobs."""
-        messages, size = self._first("weight_of_messages", session) or (0, 0)
-        blobs = self._first("weight_of_blobs", session) or (0,)
-        return Weight(messages, size + blobs[0])
+        messages, size = self._fetch_one("weight_of_messages", session) or (0, 0)
+        blobs = self._fetch_one("weight_of_blobs", session) or (0,)
+        return SessionSize(messages, size + blobs[0])
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
@@ -485,32 +492,32 @@ class PostgresSnapshot:
         """Read one turn."""
         if (session, number) in self._open_turns:
             return self._open_turns[session, number]
-        row = self._look("turn", session, number).fetchone()
+        row = self._result("turn", session, number).fetchone()
         return None if row is None else rows.turn_row(row)
 
     def turns(self, session: int, limit: int | None) -> list[TurnRow]:
         """Read the newest turns, oldest first."""
-        found = self._all("turns", session, _LAST if limit is None else limit)
+        found = self._fetch_all("turns", session, _MAX_BIGINT if limit is None else limit)
         return [rows.turn_row(row) for row in found][::-1]
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
         """Read the ledger of a turn, in call order."""
-        return [rows.tool_row(row) for row in self._look("tools", session, turn).fetchall()]
+        return [rows.tool_row(row) for row in self._result("tools", session, turn).fetchall()]
 
     def draft(self, session: int, turn: int) -> list[bytes]:
         """Read the records of an open draft."""
-        return [row[0] for row in self._look("draft", session, turn).fetchall()]
+        return [row[0] for row in self._result("draft", session, turn).fetchall()]
 
     def opening(self, session: int, turn: int) -> bytes | None:
         """Read the first record of an open draft."""
-        row = self._look("opening", session, turn).fetchone()
+        row = self._result("opening", session, turn).fetchone()
         return None if row is None else row[0]
 
     def queue(self, session: int) -> list[QueueRow]:
         """Read waiting input in order."""
-        waiting = self._ask("queue", session)
+        waiting = self._execute("queue", session)
         blobs: dict[int, list[tuple[str, bytes]]] = {}
-        for number, sha256, data in self._all("queue_blobs", session):
+        for number, sha256, data in self._fetch_all("queue_blobs", session):
             blobs.setdefault(number, []).append((sha256, data))
         return [
             QueueRow(number, text_of(id), created_at, body, tuple(blobs.get(number, ())))
@@ -519,26 +526,26 @@ class PostgresSnapshot:
 
     def usage(self, session: int) -> list[UsageRow]:
         """Read usage by day and model."""
-        return in_order(
-            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], Measured(*spent[6:]))
-            for day, model, *spent in self._look("usage", session).fetchall()
+        return sort_usage(
+            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], MeasuredTokens(*spent[6:]))
+            for day, model, *spent in self._result("usage", session).fetchall()
         )
 
-    def measured(self, model: str) -> Measured:
+    def measured(self, model: str) -> MeasuredTokens:
         """Sum up how well replies of a model were estimated."""
-        row = self._first("measured", rows.model_mark(model), MEASURED_ROWS)
-        return Measured(*(row or ()))
+        row = self._fetch_one("measured", rows.model_mark(model), MAX_MEASURED_ROWS)
+        return MeasuredTokens(*(row or ()))
 
     def blob(self, sha256: str) -> bytes | None:
         """Read a blob."""
         if not is_hash(sha256):
             return None
-        row = self._first("blob", sha256)
+        row = self._fetch_one("blob", sha256)
         return None if row is None else row[0]
 
     def erasures(self) -> int:
         """Return how many transactions have erased messages."""
-        row = self._first("erasures")
+        row = self._fetch_one("erasures")
         return row[0] if row else 0
 
 
@@ -547,7 +554,7 @@ def is_hash(text: str) -> bool:
     return len(text) == _HASH_LENGTH and text.isascii() and text.isalnum()
 
 
-def _conditions(listing: Listing, values: list[object]) -> list[str]:
+def _conditions(listing: SessionFilter, values: list[object]) -> list[str]:
     """Return the conditions of a listing as SQL; append the values they bind to `values`."""
     conditions = []
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from holdfast.storage.sql_files import load
+from holdfast.storage.sql_files import load_statements
 
 _COLUMNS: Final = "_columns"
-_FEW: Final = range(2, 9)
-_ROW: Final = re.compile(r"VALUES \((.*)\)")
-_SHARED: Final = 3  # tenant, session and branch
+_UNROLLED_ROWS: Final = range(2, 9)
+_VALUES_CLAUSE: Final = re.compile(r"VALUES \((.*)\)")
+_SHARED_COLUMNS: Final = 3  # tenant, session and branch
 
 
-def _filled() -> dict[str, str]:
-    found = load(__package__)
+def _load_statements() -> dict[str, str]:
+    found = load_statements(__package__)
     lists = {name: text for name, text in found.items() if name.endswith(_COLUMNS)}
     for name, columns in lists.items():
         placeholder = "{" + name.removesuffix(_COLUMNS) + "}"
@@ -26,17 +26,17 @@ def _filled() -> dict[str, str]:
     return {name: text for name, text in found.items() if name not in lists}
 
 
-def _several(text: str, rows: int) -> str:
+def _unrolled(text: str, rows: int) -> str:
     """Return an INSERT of one row as one of several; they share the values of the first columns."""
-    columns = len(_ROW.findall(text)[0].split(","))
-    shared, own = range(1, _SHARED + 1), columns - _SHARED
+    columns = len(_VALUES_CLAUSE.findall(text)[0].split(","))
+    shared, own = range(1, _SHARED_COLUMNS + 1), columns - _SHARED_COLUMNS
     values = []
     for row in range(rows):
-        first = _SHARED + 1 + row * own
+        first = _SHARED_COLUMNS + 1 + row * own
         parameters = [*shared, *range(first, first + own)]
         values.append(f"({', '.join(f'${number}' for number in parameters)})")
-    return _ROW.sub(lambda _: f"VALUES {', '.join(values)}", text)
+    return _VALUES_CLAUSE.sub(lambda _: f"VALUES {', '.join(values)}", text)
 
 
-SQL: Final = _filled()
-SQL.update((f"add_messages_{rows}", _several(SQL["add_message"], rows)) for rows in _FEW)
+SQL: Final = _load_statements()
+SQL.update((f"add_messages_{rows}", _unrolled(SQL["add_message"], rows)) for rows in _UNROLLED_ROWS)

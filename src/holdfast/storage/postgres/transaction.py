@@ -17,36 +17,44 @@ from holdfast.clock import Clock
 from holdfast.errors import StorageError
 from holdfast.storage.ancestry import Path
 from holdfast.storage.postgres import rows
-from holdfast.storage.postgres.ancestry_cache import Paths
-from holdfast.storage.postgres.head_cache import LONGEST, Standing, Standings
+from holdfast.storage.postgres.ancestry_cache import AncestryCache
+from holdfast.storage.postgres.head_cache import MAX_TAIL_MESSAGES, CachedHead, HeadCache
 from holdfast.storage.postgres.rows import bind, branch_number, mark, split_branch
-from holdfast.storage.postgres.snapshot import Answer, PostgresSnapshot, Statements, Tenant, is_hash
+from holdfast.storage.postgres.snapshot import (
+    PostgresSnapshot,
+    StatementExecutor,
+    StatementResult,
+    Tenant,
+    is_hash,
+)
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.protocol import (
-    Belongings,
-    Cut,
-    Foresight,
+    BranchStart,
+    CutResult,
     HeadRow,
-    Look,
     MessageRow,
+    Prefetch,
+    PrefetchItem,
     QueueRow,
     SessionRow,
-    Start,
+    SessionRowCounts,
     ToolRow,
     TurnRow,
     UsageRow,
 )
 from holdfast.values import Usage
 
-Trace = tuple[int, Sequence[MessageRow]]  # a branch, and the messages that were inserted there
-_LAST: Final = (1 << 63) - 1
-_HEARD: Final = 3  # of the statement that begins a write
-_HEAVY: Final = 500_000  # bytes
-_MOST_FORESEEN: Final = 5_000  # messages
-_OF_NO_SESSION: Final = frozenset({"add_tenant", "add_blob", "note_erasure"})
+InsertedMessages = tuple[
+    int, Sequence[MessageRow]
+]  # a branch, and the messages that were inserted there
+_MAX_BIGINT: Final = (1 << 63) - 1
+_HAS_LISTENERS_COLUMN: Final = 3  # of the statement that begins a write
+_MAX_INSERT_BYTES: Final = 500_000  # bytes
+_MAX_PREFETCHED_IDS: Final = 5_000  # messages
+_TENANT_STATEMENTS: Final = frozenset({"add_tenant", "add_blob", "note_erasure"})
 
 
-class HeldByOthers(Exception):
+class SessionLocked(Exception):
     """A session is locked by another transaction, and this one must not wait."""
 
 
@@ -55,10 +63,10 @@ class PostgresTransaction(PostgresSnapshot):
 
     def __init__(
         self,
-        statements: Statements,
+        statements: StatementExecutor,
         tenant: Tenant,
         clock: Clock | None,
-        paths: Paths,
+        paths: AncestryCache,
         *,
         alone: bool = False,
         may_block: bool = True,
@@ -66,196 +74,209 @@ class PostgresTransaction(PostgresSnapshot):
         """Write for this tenant; raise `SessionLocked` rather than wait, unless `may_block`."""
         super().__init__(statements, tenant, clock, paths)
         self.writes = 0
-        self.number: str | None = None  # the transaction's id, once it holds a lock
-        self.supposed: Standing | None = None  # the cached head, if it was used
-        self.trace: Trace | None = None  # by which a lost commit is resolved
+        self.xid: str | None = None  # the transaction's id, once it holds a lock
+        self.assumed_head: CachedHead | None = None  # the cached head, if it was used
+        self.inserted: InsertedMessages | None = None  # by which a lost commit is resolved
         self._alone = alone
-        self._waits = may_block
-        self._held: tuple[Sequence[int], Answer] | None = None
-        self._missed: set[int] = set()
-        self._lookup: tuple[list[tuple[int, str]], Answer] | None = None
-        self._looked: dict[tuple[int, str], list[tuple[int, MessageRow]]] = {}
-        self._found: dict[int, HeadRow] = {}
-        self._left: dict[int, tuple[HeadRow, Answer]] = {}
-        self._added: dict[int, tuple[MessageRow, ...]] = {}  # by branch
-        self._new: set[int] = set()
-        self._own: set[int] = set()  # including new sessions
-        self._read: set[int] = set()  # those of them whose identity was read under the lock
-        self._steps = 0
-        self._erased = False
+        self._may_block = may_block
+        self._pending_locks: tuple[Sequence[int], StatementResult] | None = None
+        self._skipped: set[int] = set()
+        self._pending_lookup: tuple[list[tuple[int, str]], StatementResult] | None = None
+        self._messages_by_id: dict[tuple[int, str], list[tuple[int, MessageRow]]] = {}
+        self._heads_before: dict[int, HeadRow] = {}
+        self._heads_after: dict[int, tuple[HeadRow, StatementResult]] = {}
+        self._added_tails: dict[int, tuple[MessageRow, ...]] = {}  # by branch
+        self._new_branches: set[int] = set()
+        self._locked_sessions: set[int] = set()  # including new sessions
+        self._read_sessions: set[int] = (
+            set()
+        )  # those of them whose identity was read under the lock
+        self._head_writes = 0
+        self._erasure_noted = False
 
     def enter(self, name: str, *values: object) -> None:
         """Set the tenant; an exclusive transaction also waits here for all others to end."""
         super().enter(name, *values)
-        if self._alone and self._entered is not None:
-            self._told = self._entered.fetchone()
-            self.number = None if self._told is None else self._told[-2]
+        if self._alone and self._entry is not None:
+            self._entry_row = self._entry.fetchone()
+            self.xid = None if self._entry_row is None else self._entry_row[-2]
 
     @property
-    def heard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Whether a process listened for writes when this began; read after the commit."""
-        row = self._entered.fetchone() if self._entered is not None else None
-        return row is None or bool(row[_HEARD])
+        row = self._entry.fetchone() if self._entry is not None else None
+        return row is None or bool(row[_HAS_LISTENERS_COLUMN])
 
-    def _keep_path(self, branch: int, path: Path) -> None:
+    def _cache_path(self, branch: int, path: Path) -> None:
         """Cache a path, except of a new branch: after a rollback its number is used again."""
-        if branch not in self._new:
-            super()._keep_path(branch, path)
+        if branch not in self._new_branches:
+            super()._cache_path(branch, path)
 
-    def note(self, cache: Standings) -> None:
+    def update_cache(self, cache: HeadCache) -> None:
         """Cache the heads that were written, after the commit; an erasure clears the cache."""
-        if self._alone or self._erased:
+        if self._alone or self._erasure_noted:
             cache.clear()
             return
-        for n, (head, answer) in self._left.items():
-            row, before = answer.fetchone(), self._found.get(n)
+        for n, (head, answer) in self._heads_after.items():
+            row, before = answer.fetchone(), self._heads_before.get(n)
             if row is not None and before is not None:
                 after = msgspec.structs.replace(head, activity=row[0])
-                added = self._added.get(head.branch, ())
-                cache.note(before, after, added, self._began, self.supposed)
+                added = self._added_tails.get(head.branch, ())
+                cache.record_commit(before, after, added, self._server_time, self.assumed_head)
 
     # --------------------------------------------------------------------------- prefetching
 
-    def foresee(self, *hints: Foresight) -> None:
+    def prefetch(self, *hints: Prefetch) -> None:
         """Lock the sessions of these hints, and queue the reads behind the locks.
 
         Each statement sees what was committed before it, so a read behind a lock cannot be stale.
         """
-        super().foresee(*hints)
+        super().prefetch(*hints)
         wanted = dict.fromkeys((hint.session, id) for hint in hints for id in hint.ids)
-        if 0 < len(wanted) <= _MOST_FORESEEN:
-            marks = [rows.place_mark(*message) for message in wanted]
-            self._lookup = (list(wanted), self._ask("messages_by_id", marks))
+        if 0 < len(wanted) <= _MAX_PREFETCHED_IDS:
+            marks = [rows.message_mark(*message) for message in wanted]
+            self._pending_lookup = (list(wanted), self._execute("messages_by_id", marks))
 
-    def _foresee_heads(self, sessions: Sequence[int]) -> None:
-        if self._waits:
-            self._foreseen.update((("head", n), self._ask("lock_head", n)) for n in sessions)
+    def _prefetch_heads(self, sessions: Sequence[int]) -> None:
+        if self._may_block:
+            self._prefetched.update((("head", n), self._execute("lock_head", n)) for n in sessions)
         else:
-            self._held = (sessions, self._ask("try_lock_heads", rows.numbers(sessions)))
-        self._foresee_starts(sessions)
+            self._pending_locks = (
+                sessions,
+                self._execute("try_lock_heads", rows.int8_array(sessions)),
+            )
+        self._prefetch_root_branches(sessions)
 
-    def _learn_held(self) -> None:
+    def _receive_locks(self) -> None:
         """Receive which of the prefetched sessions are locked now."""
-        if self._held is not None:
-            (sessions, answer), self._held = self._held, None
+        if self._pending_locks is not None:
+            (sessions, answer), self._pending_locks = self._pending_locks, None
             for row in answer.fetchall():
-                self._note_held(row[2], row)
-            self._missed.update(n for n in sessions if n not in self._heads)
+                self._note_locked(row[2], row)
+            self._skipped.update(n for n in sessions if n not in self._heads)
 
-    def _learn_looked(self) -> None:
+    def _receive_lookup(self) -> None:
         """Receive the messages that were looked up by their ids."""
-        if self._lookup is not None:
-            (wanted, answer), self._lookup = self._lookup, None
-            self._looked.update((message, []) for message in wanted)
+        if self._pending_lookup is not None:
+            (wanted, answer), self._pending_lookup = self._pending_lookup, None
+            self._messages_by_id.update((message, []) for message in wanted)
             for session, number, *values in answer.fetchall():
                 row = rows.message_row(values)
-                if (session, row.id) in self._looked:
-                    self._looked[session, row.id].append((branch_number(session, number), row))
+                if (session, row.id) in self._messages_by_id:
+                    self._messages_by_id[session, row.id].append(
+                        (branch_number(session, number), row)
+                    )
 
-    def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        self._learn_looked()
+    def _find_by_ids(
+        self, sessions: Sequence[int], ids: Sequence[str]
+    ) -> list[tuple[int, MessageRow]]:
+        self._receive_lookup()
         wanted = [(session, name) for session in sessions for name in set(ids)]
-        if any(message not in self._looked for message in wanted):
-            return super()._by_ids(sessions, ids)
-        found = [item for message in wanted for item in self._looked[message]]
+        if any(message not in self._messages_by_id for message in wanted):
+            return super()._find_by_ids(sessions, ids)
+        found = [item for message in wanted for item in self._messages_by_id[message]]
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
-    def _forget_looked(self) -> None:
+    def _drop_prefetched_messages(self) -> None:
         """Drop prefetched messages: some are erased now."""
-        self._lookup = None
-        self._looked.clear()
+        self._pending_lookup = None
+        self._messages_by_id.clear()
         self._tails.clear()
 
-    def _note_head(self, n: int, head: HeadRow | None) -> None:
+    def _cache_head(self, n: int, head: HeadRow | None) -> None:
         """Cache no head that was read without its lock."""
 
-    def _identity(self, row: Sequence[Any]) -> SessionRow:
+    def _session_with_head(self, row: Sequence[Any]) -> SessionRow:
         """Read a session's identity; that of a locked session cannot change any more."""
-        found = super()._identity(row)
-        if found.n in self._own:
-            self._read.add(found.n)
+        found = super()._session_with_head(row)
+        if found.n in self._locked_sessions:
+            self._read_sessions.add(found.n)
         return found
 
-    def _foresee_turns(self, heads: Sequence[HeadRow]) -> None:
+    def _prefetch_turns(self, heads: Sequence[HeadRow]) -> None:
         """Prefetch no turn: it would be read before its session is locked."""
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Count the forks of these sessions."""
-        self._forks.clear()
+        self._fork_counts.clear()
         return super().forks(ids)
 
-    def _outdated(self, name: Look, *values: int) -> None:
+    def _drop_prefetched(self, name: PrefetchItem, *values: int) -> None:
         """Drop a prefetched result: the row is changed now."""
-        self._foreseen.pop((name, *values), None)
+        self._prefetched.pop((name, *values), None)
 
     # -------------------------------------------------------------------------------- writing
 
     def _write(self, name: str, *values: object) -> None:
-        self._refuse_others(name, values[0])
+        self._require_lock(name, values[0])
         self.writes += 1
-        self._ask(name, *values)
+        self._execute(name, *values)
 
-    def _refuse_others(self, name: str, session: object) -> None:
+    def _require_lock(self, name: str, session: object) -> None:
         """Refuse to change a session that this transaction has not locked."""
-        if not self._alone and name not in _OF_NO_SESSION and session not in self._own:
-            raise _not_held(session)
+        if (
+            not self._alone
+            and name not in _TENANT_STATEMENTS
+            and session not in self._locked_sessions
+        ):
+            raise _not_locked(session)
 
-    def _counted(self, name: str, *values: object) -> int:
-        self._refuse_others(name, values[0])
+    def _write_counted(self, name: str, *values: object) -> int:
+        self._require_lock(name, values[0])
         self.writes += 1
-        row = self._first(name, *values)
+        row = self._fetch_one(name, *values)
         return row[0] if row else 0
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
         """List sessions by activity, in order; each statement here sees the newest commits."""
-        self._horizon = self._horizon_now()
+        self._horizon = self._read_horizon()
         return super().activity_after(number, limit)
 
     # ---------------------------------------------------------------------------- sessions
 
-    def _hold(self, n: int) -> HeadRow | None:
+    def _lock_head(self, n: int) -> HeadRow | None:
         """Lock a session's head; from now on no other transaction can write to the session."""
-        self._learn_held()
+        self._receive_locks()
         if n not in self._heads:
-            row = None if n in self._missed else self._holding(n).fetchone()
+            row = None if n in self._skipped else self._lock_result(n).fetchone()
             # Prefetched rows of a skipped session may be stale: its writer has not committed.
-            if row is None and not self._waits and self._first("head", n) is not None:
-                raise HeldByOthers
-            self._note_held(n, row)
+            if row is None and not self._may_block and self._fetch_one("head", n) is not None:
+                raise SessionLocked
+            self._note_locked(n, row)
         return self._heads[n]
 
-    def _holding(self, n: int) -> Answer:
-        prefetched = self._foreseen.pop(("head", n), None)
-        return prefetched or self._ask("lock_head" if self._waits else "try_lock_head", n)
+    def _lock_result(self, n: int) -> StatementResult:
+        prefetched = self._prefetched.pop(("head", n), None)
+        return prefetched or self._execute("lock_head" if self._may_block else "try_lock_head", n)
 
-    def _note_held(self, n: int, row: Sequence[Any] | None) -> None:
+    def _note_locked(self, n: int, row: Sequence[Any] | None) -> None:
         if row is not None:
-            self._check_format(row[0])
-            self.number = row[1]
-            self._own.add(n)
-            self._found[n] = rows.head_row(row[2:])
-        self._heads[n] = self._found.get(n)
+            self._refuse_newer_format(row[0])
+            self.xid = row[1]
+            self._locked_sessions.add(n)
+            self._heads_before[n] = rows.head_row(row[2:])
+        self._heads[n] = self._heads_before.get(n)
 
     def head(self, n: int) -> HeadRow | None:
         """Read a session's head, and lock it."""
-        return self._hold(n)
+        return self._lock_head(n)
 
     def session(self, n: int) -> SessionRow | None:
         """Read a session's identity, and lock its head."""
-        self._hold(n)
-        self._read.add(n)
+        self._lock_head(n)
+        self._read_sessions.add(n)
         return super().session(n)
 
-    def add_session(self, row: SessionRow, start: Start) -> int:
+    def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a new session with its first branch."""
-        self._write("add_tenant", bind(self._whose.name))
-        found = self._statements.ask("next_session").fetchone()
+        self._write("add_tenant", bind(self._tenant_info.name))
+        found = self._statements.execute("next_session").fetchone()
         assert found is not None  # noqa: S101 - a sequence returns a number
-        self._check_format(found[0])
-        self.number = found[1]
+        self._refuse_newer_format(found[0])
+        self.xid = found[1]
         n: int = found[2]
-        self._own.add(n)
-        self._read.add(n)
+        self._locked_sessions.add(n)
+        self._read_sessions.add(n)
         self._write("add_session", n, *rows.session_values(row))
         if row.purged_at is None:
             branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at
@@ -265,14 +286,14 @@ class PostgresTransaction(PostgresSnapshot):
 
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity."""
-        if not self._alone and row.n not in self._read:
-            raise _not_held(row.n)
-        self._outdated("session", row.n)
+        if not self._alone and row.n not in self._read_sessions:
+            raise _not_locked(row.n)
+        self._drop_prefetched("session", row.n)
         self._write("put_session", row.n, *rows.session_values(row))
 
     def drop_session(self, n: int) -> None:
         """Erase a session's identity."""
-        self._outdated("session", n)
+        self._drop_prefetched("session", n)
         self._write("drop_session", n)
 
     def put_head(self, row: HeadRow) -> None:
@@ -280,21 +301,21 @@ class PostgresTransaction(PostgresSnapshot):
         self._put_head("put_head", row)
 
     def _put_head(self, name: str, row: HeadRow) -> None:
-        self._steps += 1
+        self._head_writes += 1
         # The lock taken for the first activity number covers those after it.
-        lock = None if self._alone or self._steps > 1 else self._whose.activity_lock
-        self._refuse_others(name, row.session)
+        lock = None if self._alone or self._head_writes > 1 else self._tenant_info.activity_lock
+        self._require_lock(name, row.session)
         self.writes += 1
-        answer = self._ask(name, row.session, *rows.head_values(row), lock)
-        self._note_left(row, answer)
+        answer = self._execute(name, row.session, *rows.head_values(row), lock)
+        self._note_head_after(row, answer)
 
-    def _note_left(self, row: HeadRow, answer: Answer) -> None:
+    def _note_head_after(self, row: HeadRow, answer: StatementResult) -> None:
         self._heads[row.session] = row
-        self._left[row.session] = row, answer
+        self._heads_after[row.session] = row, answer
 
     # ---------------------------------------------------------------------------- branches
 
-    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+    def add_branch(self, session: int, number: int, start: BranchStart, created_at: int) -> int:
         """Insert a new branch."""
         n = branch_number(session, number)
         parent = (None, None) if start.parent is None else split_branch(start.parent)
@@ -302,33 +323,33 @@ class PostgresTransaction(PostgresSnapshot):
             "add_branch", session, number, *parent, start.fork_seq, start.asked_seq, created_at,
             start.reason, bind(start.token), mark(start.token),
         )  # fmt: skip
-        self._new.add(n)
+        self._new_branches.add(n)
         return n
 
     def end_branch(self, n: int, last_seq: int) -> None:
         """Store where a branch that is no longer active ends."""
         self._write("end_branch", *split_branch(n), last_seq)
 
-    def cut_branch(self, n: int, last_seq: int) -> Cut:
+    def cut_branch(self, n: int, last_seq: int) -> CutResult:
         """Erase the messages of a branch after `last_seq`, where it ends from now on."""
-        self._forget_looked()
-        blobs = self._unuse(n, last_seq + 1, _LAST)
-        erased = self._counted("drop_messages", *split_branch(n), last_seq + 1)
+        self._drop_prefetched_messages()
+        blobs = self._drop_blob_uses(n, last_seq + 1, _MAX_BIGINT)
+        erased = self._write_counted("drop_messages", *split_branch(n), last_seq + 1)
         if erased:
             self._note_erasure()
         self.end_branch(n, last_seq)
-        return Cut(erased, blobs)
+        return CutResult(erased, blobs)
 
-    def _unuse(self, n: int, first: int, last: int) -> frozenset[str]:
+    def _drop_blob_uses(self, n: int, first: int, last: int) -> frozenset[str]:
         self.writes += 1
-        found = self._all("drop_blob_uses", *split_branch(n), first, last)
+        found = self._fetch_all("drop_blob_uses", *split_branch(n), first, last)
         return frozenset(row[0] for row in found)
 
     def _note_erasure(self) -> None:
         """Count a transaction that erases messages, once."""
-        if not self._erased:
-            self._write("note_erasure", bind(self._whose.name))
-            self._erased = True
+        if not self._erasure_noted:
+            self._write("note_erasure", bind(self._tenant_info.name))
+            self._erasure_noted = True
 
     def drop_branch(self, n: int) -> None:
         """Erase a branch without messages."""
@@ -340,30 +361,32 @@ class PostgresTransaction(PostgresSnapshot):
         """Insert messages at their positions."""
         position = split_branch(branch)
         session = position[0]
-        self._outdated("summary", session)
+        self._drop_prefetched("summary", session)
         self._tails.pop(session, None)
-        self._added[branch] = (*self._added.get(branch, ()), *rows_)[-LONGEST:]
-        self._learn_looked()
+        self._added_tails[branch] = (*self._added_tails.get(branch, ()), *rows_)[
+            -MAX_TAIL_MESSAGES:
+        ]
+        self._receive_lookup()
         for row in rows_:
-            if (session, row.id) in self._looked:
-                self._looked[session, row.id].append((branch, row))
+            if (session, row.id) in self._messages_by_id:
+                self._messages_by_id[session, row.id].append((branch, row))
         if len(rows_) == 1:
             self._write("add_message", *position, *rows.message_values(session, rows_[0]))
             return
         unrolled = f"add_messages_{len(rows_)}"
-        if unrolled in SQL and sum(len(row.body) for row in rows_) < _HEAVY:
+        if unrolled in SQL and sum(len(row.body) for row in rows_) < _MAX_INSERT_BYTES:
             values = (rows.message_values(session, row) for row in rows_)
             self._write(unrolled, *position, *chain.from_iterable(values))
             return
-        for some in rows.by_weight(rows_, _HEAVY):
+        for some in rows.split_by_size(rows_, _MAX_INSERT_BYTES):
             self._write("add_messages", *position, *rows.message_columns(session, some))
             if len(some) != len(rows_):
                 self._statements.sync()  # Each part has a timeout of its own.
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message; return the blobs it needed."""
-        self._forget_looked()
-        blobs = self._unuse(branch, row.seq, row.seq)
+        self._drop_prefetched_messages()
+        blobs = self._drop_blob_uses(branch, row.seq, row.seq)
         self._note_erasure()
         self._write(
             "put_message", *split_branch(branch), row.seq, row.crc, rows.is_summary(row), row.body
@@ -375,9 +398,9 @@ class PostgresTransaction(PostgresSnapshot):
         self._write("add_blob", sha256, data)
         self._write("use_blob", *split_branch(branch), seq, sha256)
 
-    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+    def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
         """Note that a message needs a stored blob; false if it is not stored."""
-        if not is_hash(sha256) or self._first("find_blob", sha256) is None:
+        if not is_hash(sha256) or self._fetch_one("find_blob", sha256) is None:
             return False
         self._write("use_blob", *split_branch(branch), seq, sha256)
         return True
@@ -387,22 +410,22 @@ class PostgresTransaction(PostgresSnapshot):
         if not blobs:
             return 0, 0
         self.writes += 1
-        sizes = [row[0] for row in self._all("drop_unused_blobs", sorted(blobs))]
+        sizes = [row[0] for row in self._fetch_all("drop_unused_blobs", sorted(blobs))]
         return len(sizes), sum(sizes)
 
-    def drop_belongings(self, session: int) -> Belongings:
+    def drop_session_rows(self, session: int) -> SessionRowCounts:
         """Erase a session's head, turns, ledger, drafts, queue and usage."""
         for name in ("drop_head", "drop_tools", "drop_usage", "drop_queue_blobs"):
             self._write(name, session)
         self._heads[session] = None
         names = ("drop_turns", "drop_drafts", "drop_queue")
-        return Belongings(*(self._counted(name, session) for name in names))
+        return SessionRowCounts(*(self._write_counted(name, session) for name in names))
 
     # ------------------------------------------------------------ usage, turns, drafts, queue
 
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage by day and model."""
-        self._outdated("usage", session)
+        self._drop_prefetched("usage", session)
         self._write(
             "add_usage", session, row.day, rows.model_mark(row.model), bind(row.model),
             *msgspec.structs.astuple(row.usage), row.cost, row.measured.counted,
@@ -411,12 +434,12 @@ class PostgresTransaction(PostgresSnapshot):
 
     def put_turn(self, row: TurnRow) -> None:
         """Insert or replace a turn."""
-        self._outdated("turn", row.session, row.number)
+        self._drop_prefetched("turn", row.session, row.number)
         self._write("put_turn", *rows.turn_values(row))
 
     def put_tool(self, row: ToolRow) -> None:
         """Insert or replace a line of the ledger; a new one goes to its end."""
-        self._outdated("tools", row.session, row.turn)
+        self._drop_prefetched("tools", row.session, row.turn)
         self._write(
             "put_tool", row.session, row.turn, mark(row.call_id), bind(row.call_id),
             bind(row.name), row.outcome, row.started_at, row.ended_at,
@@ -424,19 +447,19 @@ class PostgresTransaction(PostgresSnapshot):
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
         """Insert or replace one record of a draft."""
-        self._outdated("opening", session, turn)
-        self._outdated("draft", session, turn)
+        self._drop_prefetched("opening", session, turn)
+        self._drop_prefetched("draft", session, turn)
         self._write("put_draft", session, turn, number, record)
 
     def drop_draft(self, session: int, turn: int) -> None:
         """Remove a draft that became a message."""
-        self._outdated("opening", session, turn)
-        self._outdated("draft", session, turn)
+        self._drop_prefetched("opening", session, turn)
+        self._drop_prefetched("draft", session, turn)
         self._write("drop_draft", session, turn)
 
     def add_queued(self, session: int, row: QueueRow) -> None:
         """Append input to the queue."""
-        last = self._first("last_queued", session)
+        last = self._fetch_one("last_queued", session)
         number = (last[0] if last else 0) + 1
         self._write("add_queued", session, number, bind(row.id), row.created_at, row.body)
         for position, (sha256, data) in enumerate(dict(row.blobs).items()):
@@ -448,7 +471,7 @@ class PostgresTransaction(PostgresSnapshot):
         self._write("drop_queued_blobs", session, number)
 
 
-def _not_held(session: object) -> StorageError:
+def _not_locked(session: object) -> StorageError:
     return StorageError(
         f"a write to session number {session} was refused, because the session was not locked when "
         "it was read; nothing was stored. This is a bug in Holdfast: please report it."

@@ -25,24 +25,24 @@ import psycopg
 
 from holdfast.errors import HoldfastError
 from holdfast.ids import message_id
-from holdfast.storage.postgres.connection import Listener
+from holdfast.storage.postgres.connection import TimeoutConnection
 from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.statements import SQL
 
-_LOOK_FIRST: Final = 0.1
-_LOOK_AGAIN: Final = 2.0
-_PAUSE: Final = 0.5
-_BREATH: Final = 0.003
+_FIRST_POLL_S: Final = 0.1
+_MAX_POLL_S: Final = 2.0
+_RECONNECT_PAUSE_S: Final = 0.5
+_NOTIFY_DELAY_S: Final = 0.003
 
 
-class Watcher:
+class NotificationWatcher:
     """Counts the changes that are noticed, and wakes those who wait for one."""
 
     def __init__(
         self,
         pool: Pool,
-        connect: Callable[[], Listener],
-        newest: Callable[[Listener], Any],
+        connect: Callable[[], TimeoutConnection],
+        newest: Callable[[TimeoutConnection], Any],
         channel: str,
         listener_lock: int,
     ) -> None:
@@ -51,65 +51,65 @@ class Watcher:
         self._connect = connect
         self._newest = newest
         self._channel = channel
-        self._ear = listener_lock
+        self._listener_lock = listener_lock
         self._number = 0
         self._closed = False
-        self._listener: Listener | None = None
-        self._begin()
+        self._listener: TimeoutConnection | None = None
+        self._reset()
 
-    def _begin(self) -> None:
-        self._me = message_id()
+    def _reset(self) -> None:
+        self._sender_id = message_id()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._ready = threading.Event()
-        self._news = threading.Event()
-        self._unsaid = False
-        self._thread: threading.Thread | None = None
-        self._speaker: threading.Thread | None = None
+        self._notify_requested = threading.Event()
+        self._unsent = False
+        self._listener_thread: threading.Thread | None = None
+        self._notifier_thread: threading.Thread | None = None
 
     def announce(self, *, has_listeners: bool = True) -> None:
         """Wake the waiters of this process after a commit, and notify other processes.
 
         This never fails, since the commit is done.
         """
-        self.note()
+        self.count_change()
         if has_listeners:
-            self._unsaid = True
-            self._news.set()
-            if not _lives(self._speaker):
-                self._start_to_speak()
+            self._unsent = True
+            self._notify_requested.set()
+            if not _is_alive(self._notifier_thread):
+                self._start_notifier()
 
-    def _start_to_speak(self) -> None:
+    def _start_notifier(self) -> None:
         with self._lock:
-            if not _lives(self._speaker) and not self._closed:
-                self._speaker = _started(self._speak, "holdfast-speaker")
+            if not _is_alive(self._notifier_thread) and not self._closed:
+                self._notifier_thread = _start_thread(self._send_notifications, "holdfast-speaker")
 
-    def _speak(self) -> None:
+    def _send_notifications(self) -> None:
         """Send notifications, one for all commits since the last."""
         while True:
-            self._news.wait()
+            self._notify_requested.wait()
             if not self._closed:
                 time.sleep(
-                    _BREATH
+                    _NOTIFY_DELAY_S
                 )  # More commits may come, and the connection is returned to the pool.
-            self._news.clear()
-            if self._unsaid:
-                self._unsaid = False
-                self._say()
+            self._notify_requested.clear()
+            if self._unsent:
+                self._unsent = False
+                self._notify()
             if self._closed:
                 return
 
-    def _say(self) -> None:
+    def _notify(self) -> None:
         with suppress(psycopg.Error, HoldfastError):
-            connection = self._pool.take(_PAUSE)
+            connection = self._pool.acquire(_RECONNECT_PAUSE_S)
             try:
-                connection.ask("announce", (self._channel, self._me)).fetchall()
+                connection.execute("announce", (self._channel, self._sender_id)).fetchall()
             except psycopg.Error:
                 connection.close()
             finally:
-                self._pool.give_back(connection)
+                self._pool.release(connection)
 
-    def note(self) -> None:
+    def count_change(self) -> None:
         """Count a change, and wake all waiters."""
         with self._lock:
             self._number += 1
@@ -117,25 +117,25 @@ class Watcher:
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until the number of changes differs from `seen`; return the number."""
-        self._listen()
+        self._ensure_listening()
         with self._lock:
             self._changed.wait_for(lambda: self._number != seen or self._closed, timeout)
             return self._number
 
     # ----------------------------------------------------------------------------- the thread
 
-    def _listen(self) -> None:
+    def _ensure_listening(self) -> None:
         """Start the listener if it does not run, and wait until it listens or has failed to.
 
         A failure is not reported: callers also poll from time to time.
         """
         with self._lock:
-            if not _lives(self._thread) and not self._closed:
+            if not _is_alive(self._listener_thread) and not self._closed:
                 self._ready.clear()
-                self._thread = _started(self._serve, "holdfast-listener")
-            begun = self._thread is not None
+                self._listener_thread = _start_thread(self._serve, "holdfast-listener")
+            begun = self._listener_thread is not None
         if begun:
-            self._ready.wait(_LOOK_AGAIN)
+            self._ready.wait(_MAX_POLL_S)
 
     def _serve(self) -> None:
         try:
@@ -143,78 +143,80 @@ class Watcher:
                 try:
                     with self._connect() as listener:
                         self._listener = listener
-                        self._attend(listener)
+                        self._listen_on(listener)
                 except (psycopg.Error, OSError):
                     # Notifications were missed meanwhile.
                     self._ready.set()
-                    self.note()
+                    self.count_change()
                     self._pause()
                 finally:
                     self._listener = None
         finally:
             self._ready.set()
 
-    def _attend(self, listener: Listener) -> None:
+    def _listen_on(self, listener: TimeoutConnection) -> None:
         """Listen until the store is closed or the connection is lost."""
-        listener.execute(SQL["hold_listener_lock"], (self._ear,))
+        listener.execute(SQL["hold_listener_lock"], (self._listener_lock,))
         listener.execute(f'LISTEN "{self._channel}"')
         newest = self._newest(listener)
-        self.note()  # There may have been writes before this listened.
+        self.count_change()  # There may have been writes before this listened.
         self._ready.set()
-        interval_s = _LOOK_FIRST
+        interval_s = _FIRST_POLL_S
         while not self._closed:
-            newest = self._hear(listener, newest, interval_s)
-            interval_s = min(2 * interval_s, _LOOK_AGAIN)
+            newest = self._wait_for_notification(listener, newest, interval_s)
+            interval_s = min(2 * interval_s, _MAX_POLL_S)
 
-    def _hear(self, listener: Listener, newest: object, interval_s: float) -> object:
+    def _wait_for_notification(
+        self, listener: TimeoutConnection, newest: object, interval_s: float
+    ) -> object:
         """Wait for a notification of another process; at the end of the interval, poll."""
         for notice in listener.notifies(timeout=interval_s, stop_after=1):
-            if notice.payload != self._me:
-                self.note()
+            if notice.payload != self._sender_id:
+                self.count_change()
             return newest
         now = self._newest(listener)
         if now != newest:
-            self.note()
+            self.count_change()
         return now
 
     def _pause(self) -> None:
-        until = time.monotonic() + _PAUSE
+        until = time.monotonic() + _RECONNECT_PAUSE_S
         while not self._closed and time.monotonic() < until:
-            time.sleep(_PAUSE / 10)
+            time.sleep(_RECONNECT_PAUSE_S / 10)
 
     def close(self) -> None:
         """Wake all waiters and stop the threads."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-            thread, listener, speaker = self._thread, self._listener, self._speaker
-        self._news.set()
+            thread, listener, speaker = self._listener_thread, self._listener, self._notifier_thread
+        self._notify_requested.set()
         if speaker is not None and speaker is not threading.current_thread():
-            speaker.join(_LOOK_AGAIN)
+            speaker.join(_MAX_POLL_S)
         if listener is not None:
             with suppress(OSError, psycopg.Error), _socket_of(listener) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(_LOOK_AGAIN)
+            thread.join(_MAX_POLL_S)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: it has no threads, and the connection belongs to the parent."""
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.disown()
-        self._begin()
+            listener.abandon_in_child()
+        self._reset()
 
 
-def _socket_of(listener: Listener) -> socket.socket:
+def _socket_of(listener: TimeoutConnection) -> socket.socket:
     """Return the socket of a connection, to shut it down from another thread."""
     return socket.socket(fileno=os.dup(listener.fileno()))
 
 
-def _lives(thread: threading.Thread | None) -> bool:
+def _is_alive(thread: threading.Thread | None) -> bool:
     return thread is not None and thread.is_alive()
 
 
-def _started(work: Callable[[], None], name: str) -> threading.Thread | None:
+def _start_thread(work: Callable[[], None], name: str) -> threading.Thread | None:
     """Start a thread; `None` if that fails, as when the interpreter is about to exit."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:

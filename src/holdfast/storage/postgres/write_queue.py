@@ -13,35 +13,35 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.storage.interrupts import undisturbed
-from holdfast.storage.protocol import Verb
+from holdfast.storage.interrupts import defer_signals
+from holdfast.storage.protocol import Operation
 from holdfast.storage.writer_thread import start_writer
 
 T = TypeVar("T")
-_LARGEST_BATCH: Final = 64
+_MAX_BATCH_WRITES: Final = 64
 
 
-class Handed(Generic[T]):
+class QueuedWrite(Generic[T]):
     """A submitted write: waiting, running or done."""
 
-    def __init__(self, operation: Verb[T], deadline: float) -> None:
-        self.verb = operation
+    def __init__(self, operation: Operation[T], deadline: float) -> None:
+        self.operation = operation
         self._deadline = deadline
         self._future: Future[T] = Future()
 
-    def begin(self) -> bool:
+    def start(self) -> bool:
         """Mark the write as running; false if it was withdrawn."""
         return self._future.set_running_or_notify_cancel()
 
-    def succeed(self, value: T) -> None:
+    def set_result(self, value: T) -> None:
         """Complete the write with its result."""
         self._future.set_result(value)
 
-    def fail(self, error: BaseException) -> None:
+    def set_error(self, error: BaseException) -> None:
         """Complete the write with an error."""
         self._future.set_exception(error)
 
-    def fail_if_open(self, error: BaseException) -> None:
+    def set_unknown_if_open(self, error: BaseException) -> None:
         """Complete the write with `OutcomeUnknown`, unless it is complete."""
         if not self._future.done():
             unknown = OutcomeUnknown(
@@ -55,7 +55,7 @@ class Handed(Generic[T]):
         try:
             return self._future.result(self._deadline)
         except TimeoutError:
-            if self._future.done() or self.give_up():
+            if self._future.done() or self.withdraw():
                 return self.outcome()
         except CancelledError:
             return self.outcome()
@@ -83,37 +83,37 @@ class Handed(Generic[T]):
                 "keeps happening, run `holdfast doctor`."
             ) from None
 
-    def give_up(self) -> bool:
+    def withdraw(self) -> bool:
         """Withdraw the write if it has not started; false if it has."""
         return self._future.cancel()
 
 
-class Line:
+class WriteQueue:
     """The submitted writes, and the thread that runs them in order."""
 
-    def __init__(self, run: Callable[[Sequence[Handed[Any]]], None], deadline: float) -> None:
+    def __init__(self, run: Callable[[Sequence[QueuedWrite[Any]]], None], deadline: float) -> None:
         """Pass batches of writes to `run`."""
         self._run = run
         self._deadline = deadline
-        self._waiting: deque[Handed[Any]] = deque()
+        self._waiting: deque[QueuedWrite[Any]] = deque()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
-        self._busy = False
+        self._running = False
         self._closed = False
 
     @property
-    def moving(self) -> bool:
+    def active(self) -> bool:
         """Whether a write waits or runs; a new write must then be queued to keep the order."""
-        return self._busy or bool(self._waiting)
+        return self._running or bool(self._waiting)
 
-    def submit(self, operation: Verb[T]) -> Handed[T]:
+    def submit(self, operation: Operation[T]) -> QueuedWrite[T]:
         """Queue an operation."""
-        write = Handed(operation, self._deadline)
-        undisturbed(partial(self._hand_over, write))
+        write = QueuedWrite(operation, self._deadline)
+        defer_signals(partial(self._enqueue, write))
         return write
 
-    def _hand_over(self, write: Handed[Any]) -> None:
+    def _enqueue(self, write: QueuedWrite[Any]) -> None:
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
@@ -125,31 +125,31 @@ class Line:
     def _serve(self) -> None:
         while True:
             with self._lock:
-                self._busy = False
+                self._running = False
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
-                self._busy = True
+                self._running = True
                 batch = self._take_batch()
             try:
                 self._run(batch)
             except BaseException as error:  # noqa: BLE001 - no caller may wait forever
                 for write in batch:
-                    write.fail_if_open(error)
+                    write.set_unknown_if_open(error)
 
-    def _take_batch(self) -> list[Handed[Any]]:
-        batch: list[Handed[Any]] = []
-        while self._waiting and len(batch) < _LARGEST_BATCH:
+    def _take_batch(self) -> list[QueuedWrite[Any]]:
+        batch: list[QueuedWrite[Any]] = []
+        while self._waiting and len(batch) < _MAX_BATCH_WRITES:
             write = self._waiting.popleft()
-            if write.begin():
+            if write.start():
                 batch.append(write)
         return batch
 
     def flush(self) -> None:
         """Wait until every write submitted so far is done."""
         with self._lock:
-            settled = self._changed.wait_for(lambda: not self.moving, self._deadline)
+            settled = self._changed.wait_for(lambda: not self.active, self._deadline)
         if not settled:
             raise StoreUnavailable(
                 f"writes are still waiting after {self._deadline:g} s; they may still be stored."
@@ -164,4 +164,4 @@ class Line:
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._deadline)
         for write in list(self._waiting):
-            write.give_up()
+            write.withdraw()

@@ -28,29 +28,34 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.storage.ancestry import Path as BranchPath
-from holdfast.storage.group_commit import Writer
-from holdfast.storage.protocol import Backend, Check, Pending, Query, Verb
+from holdfast.storage.group_commit import GroupCommit
+from holdfast.storage.protocol import Backend, HealthCheck, Operation, PendingWrite, Query
 from holdfast.storage.sqlite import location as file_location
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.backup import backup
-from holdfast.storage.sqlite.connection import adopt, check_engine, connect, translate
-from holdfast.storage.sqlite.process_lock import Turnstile
-from holdfast.storage.sqlite.reader_pool import Readers
+from holdfast.storage.sqlite.connection import (
+    check_sqlite_version,
+    connect,
+    enable_checkpoint_on_close,
+    translate,
+)
+from holdfast.storage.sqlite.process_lock import ProcessLock
+from holdfast.storage.sqlite.reader_pool import ReaderPool
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
-from holdfast.storage.sqlite.residue_scan import scan
+from holdfast.storage.sqlite.residue_scan import scan_residue
 from holdfast.storage.sqlite.statements import SQL
 from holdfast.storage.sqlite.transaction import SQLiteSnapshot, bind, unbind
-from holdfast.storage.sqlite.watcher import Watcher
-from holdfast.storage.sqlite.wipe import delete_indexes, scrub
-from holdfast.storage.sqlite.writer import SQLiteEngine
+from holdfast.storage.sqlite.watcher import SQLiteWatcher
+from holdfast.storage.sqlite.wipe import delete_search_indexes, wipe_erased
+from holdfast.storage.sqlite.writer import SQLiteWriterConnection
 from holdfast.url import Durability, Location
 from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
 
 T = TypeVar("T")
-_MOST_PATHS: Final = 100_000
-_PATIENCE: Final = 2000  # Milliseconds that a wipe waits for other connections.
-_live: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
+_MAX_CACHED_PATHS: Final = 100_000
+_WIPE_BUSY_TIMEOUT_MS: Final = 2000  # Milliseconds that a wipe waits for other connections.
+_open_backends: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
 _forking: list[SQLiteBackend] = []  # Those prepared for the fork that is in progress.
 
 
@@ -69,7 +74,7 @@ class SQLiteBackend(Backend):
         steps: migrations.Steps | None = None,
     ) -> None:
         """Open the file, creating it if it is missing. `vfs` and `steps` are for tests."""
-        check_engine(apsw.sqlite_lib_version())
+        check_sqlite_version(apsw.sqlite_lib_version())
         self._path = Path(os.path.abspath(location.address))  # noqa: PTH100 - keep symlinks
         self.url = str(self._path)
         self.tenant = tenant
@@ -83,19 +88,19 @@ class SQLiteBackend(Backend):
         self._paths: dict[int, BranchPath] = {}
         self._damage: HoldfastError | None = None
         self._closed = False
-        self._quiet = self._led = False
-        self._owing: frozenset[str] = frozenset()
+        self._paused_for_fork = self._holds_writer = False
+        self._pending_wipes: frozenset[str] = frozenset()
         self._tenant_number: int | None = None
-        self._lock: Turnstile | None = None
-        self._readers = Readers(self._connect_to_read)
-        self._watcher = Watcher(self._connect_to_read)
-        self._start()
-        _live.add(self)
+        self._lock: ProcessLock | None = None
+        self._readers = ReaderPool(self._connect_to_read)
+        self._watcher = SQLiteWatcher(self._connect_to_read)
+        self._open_store()
+        _open_backends.add(self)
 
     # ------------------------------------------------------------------------------- opening
 
-    def _start(self) -> None:
-        exists = file_location.check(self._path)
+    def _open_store(self) -> None:
+        exists = file_location.check_file(self._path)
         if self.readonly and not exists:
             raise StoreUnavailable(f"{self._path} does not exist; nothing was created.")
         try:
@@ -104,33 +109,33 @@ class SQLiteBackend(Backend):
             self._first_connection()
         except Damaged as error:
             # A damaged store still opens read-only, so that it can be verified and salvaged.
-            self._let_go()
+            self._close_lock()
             if not self.readonly:
                 raise
             self._note_damage(error)
         except BaseException:
-            self._let_go()
+            self._close_lock()
             raise
         self._make_writer()
-        if self._owing:
+        if self._pending_wipes:
             # The process that erased something may have died before it updated its search index.
-            delete_indexes(self._path)
-            self._scrub(busy_timeout_ms=0)
+            delete_search_indexes(self._path)
+            self._wipe(busy_timeout_ms=0)
 
-    def _let_go(self) -> None:
+    def _close_lock(self) -> None:
         if self._lock is not None:
             self._lock.close()
 
     def _create(self) -> None:
         file_location.prepare_directory(self._path)
-        lock = self._lock = Turnstile(self._path)
+        lock = self._lock = ProcessLock(self._path)
         migrations.create(self._path, self._steps, lock, vfs=self._vfs, deadline=self.deadline)
 
     def _make_writer(self) -> None:
         if self._lock is None:
             return
         self._wipe_note = f"scrub of {ids.session_id()}"
-        self._engine = SQLiteEngine(
+        self._writer_connection = SQLiteWriterConnection(
             self._connect_to_write,
             self._lock,
             tenant=self.tenant,
@@ -139,23 +144,27 @@ class SQLiteBackend(Backend):
             wipe_note=self._wipe_note,
             on_damage=self._note_damage,
         )
-        self._writer = Writer(self._engine, deadline=self.deadline, committed=self._watcher.notify)
+        self._writer = GroupCommit(
+            self._writer_connection, deadline=self.deadline, committed=self._watcher.notify
+        )
 
     def _first_connection(self) -> None:
         """Check the file before anything is written to it or beside it, and migrate it."""
         connection = self._open(readonly=self.readonly)
         try:
-            found = migrations.version_of(connection, self._path)
+            found = migrations.schema_version(connection, self._path)
             known = max(self._steps)
             migrations.check_version(found, known, self._path)
             if not self.readonly and self._lock is None:
-                self._lock = Turnstile(self._path)
+                self._lock = ProcessLock(self._path)
             if found < known:
                 self._migrate(connection, found)
             if not self.readonly:
                 connection.execute("PRAGMA journal_mode=WAL").fetchall()
-                _settle_to_read(connection)
-                self._owing = frozenset(row[0] for row in connection.execute(SQL["wipe_notes"]))
+                _make_query_only(connection)
+                self._pending_wipes = frozenset(
+                    row[0] for row in connection.execute(SQL["wipe_notes"])
+                )
         except apsw.Error as error:
             connection.close(force=True)
             raise translate(error, "nothing was changed.") from error
@@ -185,7 +194,7 @@ class SQLiteBackend(Backend):
                 return self._connect(readonly=readonly)
             except (apsw.CantOpenError, apsw.ReadOnlyError):
                 # On read-only storage SQLite cannot create the shared memory that a log needs.
-                if not readonly or file_location.log_size(self._path):
+                if not readonly or file_location.wal_size(self._path):
                     raise
                 return self._connect(readonly=True, immutable=True)
         except apsw.Error as error:
@@ -204,12 +213,12 @@ class SQLiteBackend(Backend):
     def _connect_to_read(self) -> apsw.Connection:
         connection = self._open(readonly=self.readonly)
         if not self.readonly:
-            _settle_to_read(connection)
+            _make_query_only(connection)
         return connection
 
     def _connect_to_write(self) -> apsw.Connection:
         connection = self._open(readonly=False)
-        adopt(connection)
+        enable_checkpoint_on_close(connection)
         return connection
 
     # --------------------------------------------------------------------- reading and writing
@@ -262,12 +271,12 @@ class SQLiteBackend(Backend):
         return self._tenant_number
 
     # There is one writer at a time, so every operation runs alone.
-    def write(self, verb: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002
+    def write(self, verb: Operation[T], *, alone: bool = False) -> T:  # noqa: ARG002
         """Run an operation in a transaction, durable when this returns, and return its result."""
         self._refuse_write()
         return self._writer.run(verb)
 
-    def submit(self, verb: Verb[T]) -> Pending[T]:
+    def submit(self, verb: Operation[T]) -> PendingWrite[T]:
         """Queue an operation for the writer thread."""
         self._refuse_write()
         return self._writer.submit(verb)
@@ -287,7 +296,7 @@ class SQLiteBackend(Backend):
     def _refuse_closed(self) -> None:
         if self._closed:
             raise StoreUnavailable("the store is closed; open it again.")
-        if len(self._paths) > _MOST_PATHS:
+        if len(self._paths) > _MAX_CACHED_PATHS:
             self._paths.clear()
 
     def _refuse_write(self) -> None:
@@ -297,7 +306,7 @@ class SQLiteBackend(Backend):
         if self._damage is not None:
             raise Damaged(f"{self._damage} The store accepts no writes since.") from self._damage
 
-    def _refuse_others(self) -> None:
+    def _require_default_tenant(self) -> None:
         if self.tenant != "default":
             raise Invalid(
                 "this copies the whole file, including other tenants' sessions; open the store "
@@ -309,15 +318,15 @@ class SQLiteBackend(Backend):
 
     # ----------------------------------------------------------------------------- whole store
 
-    def scrub(self) -> tuple[str, ...]:
+    def wipe(self) -> tuple[str, ...]:
         """Wipe what erased rows left in the store's files; return what still holds some of it."""
         self._refuse_write()
-        return self._scrub(busy_timeout_ms=_PATIENCE)
+        return self._wipe(busy_timeout_ms=_WIPE_BUSY_TIMEOUT_MS)
 
-    def _scrub(self, *, busy_timeout_ms: int) -> tuple[str, ...]:
-        notes = {*self._owing, self._wipe_note}
+    def _wipe(self, *, busy_timeout_ms: int) -> tuple[str, ...]:
+        notes = {*self._pending_wipes, self._wipe_note}
         try:
-            return scrub(
+            return wipe_erased(
                 self._connect_to_write,
                 self._path,
                 self._vfs,
@@ -331,7 +340,7 @@ class SQLiteBackend(Backend):
         """Search the store's files for fragments of erased content."""
         self._refuse_closed()
         try:
-            return scan(self._connect_to_read, self._path, self._vfs, fragments)
+            return scan_residue(self._connect_to_read, self._path, self._vfs, fragments)
         except (apsw.Error, HoldfastError, OSError) as error:
             problem = f"the files could not be searched: {error}"
             return Scan(files=0, bytes=0, fragments=len(fragments), problem=problem)
@@ -348,13 +357,13 @@ class SQLiteBackend(Backend):
 
     def salvage(self, to: str) -> SalvageReport:
         """Copy everything readable into a new store."""
-        self._refuse_others()
+        self._require_default_tenant()
         return salvage(self._path, Path(to), create_store)
 
     def backup(self, to: str) -> BackupReport:
         """Copy the store while it is in use, and verify the copy."""
         self._refuse_closed()
-        self._refuse_others()
+        self._require_default_tenant()
         connection = self._open(readonly=True)
         try:
             return backup(connection, Path(to))
@@ -367,10 +376,12 @@ class SQLiteBackend(Backend):
         """Return counts of what this tenant has stored."""
         with self._snapshot() as connection:
             number = self._tenant_number or self._find_tenant(connection)
-            ((sessions, trashed, turns, held, blobs, size),) = _all(connection, "stats", number)
-            ((branches, messages),) = _all(connection, "stored_messages", number)
-            growth = _all(connection, "growth", number)
-            spent = _all(connection, "usage_by_day", number)
+            ((sessions, trashed, turns, held, blobs, size),) = _fetch_all(
+                connection, "stats", number
+            )
+            ((branches, messages),) = _fetch_all(connection, "stored_messages", number)
+            growth = _fetch_all(connection, "growth", number)
+            spent = _fetch_all(connection, "usage_by_day", number)
         return Stats(
             sessions=sessions,
             trashed=trashed,
@@ -380,7 +391,7 @@ class SQLiteBackend(Backend):
             open_turns=held,
             blobs=blobs,
             blob_bytes=size,
-            file_bytes=sum(file_location.size(p) for p in self._files()),
+            file_bytes=sum(file_location.file_size(p) for p in self._files()),
             growth=tuple(Growth(to_day(day), begun, held) for day, begun, held in growth),
             days=sum_by_day(
                 (day, unbind(model), Usage(*counts), cost) for day, model, *counts, cost in spent
@@ -390,22 +401,26 @@ class SQLiteBackend(Backend):
     def _files(self) -> list[Path]:
         return [
             self._path,
-            *(file_location.companion(self._path, s) for s in file_location.COMPANIONS),
+            *(file_location.companion(self._path, s) for s in file_location.COMPANION_SUFFIXES),
         ]
 
-    def health(self) -> list[Check]:
+    def health(self) -> list[HealthCheck]:
         """Return checks of the file's format, permissions and SQLite settings."""
         with self._snapshot() as connection:
             journal = str(connection.execute("PRAGMA journal_mode").get)
-            found = migrations.version_of(connection, self._path)
+            found = migrations.schema_version(connection, self._path)
         synced = {"power": "survives a power cut", "process": "survives kill -9"}
         checks = [
-            Check("backend", "sqlite"),
-            Check("file", str(self._path)),
-            Check("engine", f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"),
-            Check("format", str(found)),
-            Check("journal mode", journal, journal == "wal", "must be wal: salvage the store"),
-            Check("durability", f"{self._durability} ({synced[self._durability]})"),
+            HealthCheck("backend", "sqlite"),
+            HealthCheck("file", str(self._path)),
+            HealthCheck(
+                "engine", f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"
+            ),
+            HealthCheck("format", str(found)),
+            HealthCheck(
+                "journal mode", journal, journal == "wal", "must be wal: salvage the store"
+            ),
+            HealthCheck("durability", f"{self._durability} ({synced[self._durability]})"),
         ]
         return checks + [_permissions(p) for p in (self._path.parent, *self._files()) if p.exists()]
 
@@ -423,10 +438,10 @@ class SQLiteBackend(Backend):
         if self._lock is not None:
             self._writer.close()
             # A writer thread that is blocked keeps its connection until the process ends.
-            if self._writer.leading.acquire(timeout=self.deadline):
-                self._engine.close()
+            if self._writer.connection_lock.acquire(timeout=self.deadline):
+                self._writer_connection.close()
                 self._lock.close()
-                self._writer.leading.release()
+                self._writer.connection_lock.release()
         self._readers.close()
 
     # ------------------------------------------------------------------------------------ fork
@@ -436,65 +451,65 @@ class SQLiteBackend(Backend):
 
         Parent and child open new ones when they next need them.
         """
-        self._quiet = not self._closed
-        if not self._quiet:
+        self._paused_for_fork = not self._closed
+        if not self._paused_for_fork:
             return
         if self._lock is not None:
-            self._led = self._writer.leading.acquire(timeout=self.deadline)
-            if self._led:
-                self._engine.close()
+            self._holds_writer = self._writer.connection_lock.acquire(timeout=self.deadline)
+            if self._holds_writer:
+                self._writer_connection.close()
         self._readers.pause(self.deadline)
         self._watcher.pause()
 
     def after_fork_in_parent(self) -> None:
         """Let reads and writes go on."""
-        if not self._quiet:
+        if not self._paused_for_fork:
             return
-        self._watcher.go_on()
-        self._readers.go_on()
-        if self._lock is not None and self._led:
-            self._writer.leading.release()
+        self._watcher.resume()
+        self._readers.resume()
+        if self._lock is not None and self._holds_writer:
+            self._writer.connection_lock.release()
 
     def after_fork_in_child(self) -> None:
         """Make new locks and a new writer: no thread survived, and the lock files are shared."""
-        if not self._quiet:
+        if not self._paused_for_fork:
             return
-        self._watcher.begin_anew()
-        self._readers.begin_anew()
+        self._watcher.reset_after_fork()
+        self._readers.reset_after_fork()
         if self._lock is None:
             return
         self._lock.close()
         try:
-            self._lock = Turnstile(self._path)
+            self._lock = ProcessLock(self._path)
         except StoreUnavailable:
             self._closed = True  # The directory is gone; using the store in the child raises.
             return
         self._make_writer()
 
 
-def _all(connection: apsw.Connection, name: str, *values: int | None) -> list[Any]:
+def _fetch_all(connection: apsw.Connection, name: str, *values: int | None) -> list[Any]:
     found: list[Any] = connection.execute(SQL[name], values).fetchall()
     return found
 
 
-def _settle_to_read(connection: apsw.Connection) -> None:
-    adopt(connection)
+def _make_query_only(connection: apsw.Connection) -> None:
+    enable_checkpoint_on_close(connection)
     connection.execute("PRAGMA query_only=ON")
 
 
 def create_store(path: Path) -> None:
     """Create a new, empty store; raise `Invalid` if the file exists."""
-    if file_location.check(path):
+    if file_location.check_file(path):
         raise Invalid(f"{path} exists already; nothing was changed. Choose another path.")
     file_location.prepare_directory(path)
-    lock = Turnstile(path)
+    lock = ProcessLock(path)
     try:
         migrations.create(path, migrations.load(), lock, vfs=None, deadline=10.0)
     finally:
         lock.close()
 
 
-def _permissions(path: Path) -> Check:
+def _permissions(path: Path) -> HealthCheck:
     mode = stat.S_IMODE(path.stat().st_mode)
     if path.is_dir():
         # The files in it have modes of their own, but other users must not replace them.
@@ -502,11 +517,13 @@ def _permissions(path: Path) -> Check:
         sound, target_mode = not writable or bool(mode & stat.S_ISVTX), "go-w"
     else:
         sound, target_mode = not mode & 0o077, "600"
-    return Check(f"permissions of {path.name}", f"{mode:o}", sound, f"chmod {target_mode} {path}")
+    return HealthCheck(
+        f"permissions of {path.name}", f"{mode:o}", sound, f"chmod {target_mode} {path}"
+    )
 
 
 def _before_fork() -> None:
-    _forking[:] = list(_live)
+    _forking[:] = list(_open_backends)
     for backend in _forking:
         backend.before_fork()
 

@@ -20,13 +20,13 @@ import apsw
 from holdfast import ids
 from holdfast.errors import Damaged, Invalid, StoreFull, StoreUnavailable
 from holdfast.storage.sqlite import location, migrations
-from holdfast.storage.sqlite.connection import adopt, connect, translate
+from holdfast.storage.sqlite.connection import connect, enable_checkpoint_on_close, translate
 from holdfast.storage.sqlite.repair.verify import structure, verify
 from holdfast.values import BackupReport
 
-_SAFE: Final = "no backup was made, and the store is unchanged."
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_BACKUP_MADE: Final = "no backup was made, and the store is unchanged."
+_LINK_UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _COUNTS: Final = "SELECT (SELECT count(*) FROM heads), (SELECT count(*) FROM messages)"
 
 
@@ -34,12 +34,12 @@ def backup(connection: apsw.Connection, target: Path) -> BackupReport:
     """Copy the store that `connection` reads to `target`, and verify the copy."""
     _refuse_existing(target)
     temporary = target.with_name(f".{target.name}.{ids.session_id()}.new")
-    with _nothing_left(temporary), _in_our_words():
+    with _remove_on_exit(temporary), _translate_errors():
         location.create_private(temporary)
         counts = _copy(connection, temporary)
         sessions, messages = _check(temporary, counts)
         size = _sync(temporary)
-        _give_name(temporary, target)
+        _publish(temporary, target)
     return BackupReport(path=str(target), sessions=sessions, messages=messages, size=size)
 
 
@@ -47,43 +47,49 @@ def _refuse_existing(target: Path) -> None:
     if os.path.lexists(target):
         raise Invalid(f"{target} exists already and was not changed; choose another path.")
     if not target.parent.is_dir():
-        raise Invalid(f"{target.parent} is not a directory; {_SAFE} Create it first.")
+        raise Invalid(f"{target.parent} is not a directory; {_NO_BACKUP_MADE} Create it first.")
 
 
 @contextmanager
-def _nothing_left(temporary: Path) -> Iterator[None]:
+def _remove_on_exit(temporary: Path) -> Iterator[None]:
     try:
         yield
     finally:
         for leftover in (
             temporary,
-            *(location.companion(temporary, s) for s in location.COMPANIONS),
+            *(location.companion(temporary, s) for s in location.COMPANION_SUFFIXES),
         ):
             leftover.unlink(missing_ok=True)
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
-        raise translate(error, _SAFE) from error
+        raise translate(error, _NO_BACKUP_MADE) from error
     except FileExistsError as error:
-        raise Invalid(f"{error.filename2 or error.filename} exists already; {_SAFE}") from error
+        raise Invalid(
+            f"{error.filename2 or error.filename} exists already; {_NO_BACKUP_MADE}"
+        ) from error
     except OSError as error:
-        if error.errno in _FULL:
-            raise StoreFull(f"the disk is full ({error}); {_SAFE} Free some space.") from error
-        raise StoreUnavailable(f"the backup cannot be written ({error}); {_SAFE}") from error
+        if error.errno in _DISK_FULL:
+            raise StoreFull(
+                f"the disk is full ({error}); {_NO_BACKUP_MADE} Free some space."
+            ) from error
+        raise StoreUnavailable(
+            f"the backup cannot be written ({error}); {_NO_BACKUP_MADE}"
+        ) from error
 
 
 def _copy(connection: apsw.Connection, temporary: Path) -> tuple[int, int] | None:
     """Copy the store; return its row counts, or `None` if another connection wrote meanwhile."""
-    before = _moment(connection)
+    before = _version_and_counts(connection)
     connection.execute("VACUUM INTO ?", (str(temporary),))
-    return before[1] if _moment(connection) == before else None
+    return before[1] if _version_and_counts(connection) == before else None
 
 
-def _moment(connection: apsw.Connection) -> tuple[int, tuple[int, int]]:
+def _version_and_counts(connection: apsw.Connection) -> tuple[int, tuple[int, int]]:
     version: int = connection.execute("PRAGMA data_version").get
     return version, _counts(connection)
 
@@ -104,7 +110,8 @@ def _check(temporary: Path, counts: tuple[int, int] | None) -> tuple[int, int]:
         if damage:
             problems = "1 problem" if len(damage) == 1 else f"{len(damage)} problems"
             raise Damaged(
-                f"verifying the copy found {problems}, the first: {damage[0].what}; {_SAFE} "
+                f"verifying the copy found {problems}, the first: {damage[0].what}; "
+                f"{_NO_BACKUP_MADE} "
                 "Run store.verify() to list the damage, and store.salvage(to) to copy everything "
                 "readable into a new store."
             )
@@ -112,10 +119,10 @@ def _check(temporary: Path, counts: tuple[int, int] | None) -> tuple[int, int]:
         if counts not in (None, found):
             raise Damaged(
                 f"the copy has {found[0]} sessions and {found[1]} messages, which differs from "
-                f"the store; {_SAFE} Try again."
+                f"the store; {_NO_BACKUP_MADE} Try again."
             )
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        adopt(connection)
+        enable_checkpoint_on_close(connection)
     finally:
         connection.close()
     return found
@@ -131,12 +138,12 @@ def _sync(temporary: Path) -> int:
         os.close(descriptor)
 
 
-def _give_name(temporary: Path, target: Path) -> None:
+def _publish(temporary: Path, target: Path) -> None:
     """Link the copy under its final name, never replacing a file that was created meanwhile."""
     try:
         os.link(temporary, target)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in _LINK_UNSUPPORTED:
             raise
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, "exists", str(target)) from error

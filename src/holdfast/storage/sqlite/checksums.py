@@ -16,8 +16,8 @@ from zlib import crc32
 
 import msgspec
 
-UNSEALED: Final[Mapping[str, str]] = {"sessions": "n", "heads": "activity", "branches": "n"}
-SEALED: Final = (
+EXCLUDED_COLUMNS: Final[Mapping[str, str]] = {"sessions": "n", "heads": "activity", "branches": "n"}
+CHECKSUMMED_TABLES: Final = (
     "sessions",
     "heads",
     "branches",
@@ -28,17 +28,17 @@ SEALED: Final = (
     "usage",
     "quarantine",
 )
-UNFIT: Final = -1
+INVALID_CRC: Final = -1
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def seal(values: Sequence[object]) -> int:
+def row_checksum(values: Sequence[object]) -> int:
     """Return the checksum of a row's covered values."""
     return crc32(_encode(values))
 
 
-def covered(table: str, columns: Iterable[str]) -> list[str]:
+def covered_columns(table: str, columns: Iterable[str]) -> list[str]:
     """Return those of a table's columns (given in schema order) that its checksum covers."""
     names = list(columns)
-    return [name for name in names[: names.index("crc")] if name != UNSEALED.get(table)]
+    return [name for name in names[: names.index("crc")] if name != EXCLUDED_COLUMNS.get(table)]

@@ -25,16 +25,16 @@ from holdfast.errors import (
 from holdfast.url import Durability
 
 APPLICATION_ID: Final = 0x486F6C64  # "Hold"
-_SOUND_FROM: Final = (3, 51, 3)
-_REPAIRED: Final = frozenset({(3, 50, 7), (3, 44, 6)})
+_FIRST_SAFE_VERSION: Final = (3, 51, 3)
+_PATCHED_VERSIONS: Final = frozenset({(3, 50, 7), (3, 44, 6)})
 _DAMAGE_CODES: Final = frozenset({apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_DATA})
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
 
 
-def check_engine(version: str) -> None:
+def check_sqlite_version(version: str) -> None:
     """Raise `StoreUnavailable` for a SQLite version that can corrupt a database."""
     numbers = tuple(int(part) for part in version.split("."))
-    if (3, 7, 0) <= numbers < _SOUND_FROM and numbers not in _REPAIRED:
+    if (3, 7, 0) <= numbers < _FIRST_SAFE_VERSION and numbers not in _PATCHED_VERSIONS:
         raise StoreUnavailable(
             f"SQLite {version} can corrupt a database that several processes use; nothing was "
             "opened. Install a current apsw, which bundles a safe version."
@@ -51,7 +51,7 @@ def connect(
     immutable: bool = False,
 ) -> apsw.Connection:
     """Open a connection that runs no code that a hostile file may contain, such as triggers."""
-    check_engine(apsw.sqlite_lib_version())
+    check_sqlite_version(apsw.sqlite_lib_version())
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     name = str(path)
     if immutable:
@@ -85,7 +85,7 @@ def _configure(connection: apsw.Connection, durability: Durability, busy: float)
         connection.execute("PRAGMA checkpoint_fullfsync=ON")
 
 
-def adopt(connection: apsw.Connection) -> None:
+def enable_checkpoint_on_close(connection: apsw.Connection) -> None:
     """Enable the checkpoint on close, once the file is known to be a Holdfast store."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 

@@ -19,13 +19,13 @@ from typing import Final
 
 from holdfast.errors import Damaged, StoreUnavailable
 
-_MOUNT_POINT: Final = 4  # Index of this field in a line of mountinfo.
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_MOUNT_POINT_FIELD: Final = 4  # Index of this field in a line of mountinfo.
+_OCTAL_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
-SMALLEST_DATABASE: Final = 512  # SQLite takes anything shorter for an empty database.
-COMPANIONS: Final = ("-wal", "-shm", "-queue", "-lock")
-NETWORK: Final = frozenset(
+MIN_DATABASE_BYTES: Final = 512  # SQLite takes anything shorter for an empty database.
+COMPANION_SUFFIXES: Final = ("-wal", "-shm", "-queue", "-lock")
+NETWORK_FILESYSTEMS: Final = frozenset(
     {
         "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.ceph", "fuse.davfs2",
         "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre",
@@ -45,17 +45,17 @@ def prepare_directory(path: Path) -> None:
         raise StoreUnavailable(f"{path.parent} cannot be created: {error.strerror}.") from error
 
 
-def check(path: Path) -> bool:
+def check_file(path: Path) -> bool:
     """Return true if a store's file exists, false if it does not; raise if it is not usable."""
     refuse_network(path)
     try:
         found = os.lstat(path)
     except FileNotFoundError:
-        if not log_size(path):
+        if not wal_size(path):
             return False
         # Another process may have created the store since: a log is created after its file.
         if path.exists():
-            return check(path)
+            return check_file(path)
         raise _orphaned(path) from None
     except NotADirectoryError:
         raise StoreUnavailable(f"{path.parent} is not a directory; choose another path.") from None
@@ -71,7 +71,7 @@ def check(path: Path) -> bool:
         raise StoreUnavailable(
             f"{path} belongs to user {found.st_uid}, not to you; it was not opened."
         )
-    if found.st_size < SMALLEST_DATABASE:
+    if found.st_size < MIN_DATABASE_BYTES:
         size = f"only {found.st_size} bytes long" if found.st_size else "empty"
         raise Damaged(
             f"{path} is {size}, so it is not a store: it was truncated, or another program "
@@ -82,7 +82,7 @@ def check(path: Path) -> bool:
 
 def refuse_orphaned_log(path: Path) -> None:
     """Raise `Damaged` if a write-ahead log exists: SQLite would replay it into a new store."""
-    if log_size(path):
+    if wal_size(path):
         raise _orphaned(path)
 
 
@@ -93,12 +93,12 @@ def _orphaned(path: Path) -> Damaged:
     )
 
 
-def log_size(path: Path) -> int:
+def wal_size(path: Path) -> int:
     """Return the size of a store's write-ahead log in bytes; 0 if there is none."""
-    return size(companion(path, "-wal"))
+    return file_size(companion(path, "-wal"))
 
 
-def size(path: Path) -> int:
+def file_size(path: Path) -> int:
     """Return a file's size in bytes; 0 if it is missing: the last process to use it removes it."""
     try:
         return path.stat().st_size
@@ -137,7 +137,7 @@ def refuse_network(path: Path) -> None:
     except OSError:
         return  # Only Linux has this file; elsewhere the file system is not checked.
     kind = filesystem_of(Path(os.path.realpath(path.parent)), mounts)
-    if kind in NETWORK:
+    if kind in NETWORK_FILESYSTEMS:
         raise StoreUnavailable(
             f"{path} is on a network file system ({kind}), where SQLite's locks cannot be relied "
             "on and conversations would be lost. Use a local disk, or a database server."
@@ -151,11 +151,11 @@ def filesystem_of(directory: Path, mountinfo: str) -> str | None:
     for line in mountinfo.splitlines():
         left, separator, right = line.partition(" - ")
         fields = left.split(" ", 5)
-        if not separator or len(fields) <= _MOUNT_POINT:
+        if not separator or len(fields) <= _MOUNT_POINT_FIELD:
             continue
-        point = fields[_MOUNT_POINT].rstrip("/") + "/"
+        point = fields[_MOUNT_POINT_FIELD].rstrip("/") + "/"
         if "\\" in point:
-            point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), point)
+            point = _OCTAL_ESCAPE.sub(lambda match: chr(int(match[1], 8)), point)
         # A later line with the same mount point covers an earlier one.
         if len(point) >= longest and where.startswith(point):
             longest, kind = len(point), right.split(" ", 1)[0]

@@ -18,22 +18,22 @@ import apsw
 
 from holdfast import ids
 from holdfast.errors import Damaged, SchemaTooNew, StorageError, StoreFull, StoreUnavailable
-from holdfast.storage.sql_files import load_steps
+from holdfast.storage.sql_files import load_migrations
 from holdfast.storage.sqlite import location
 from holdfast.storage.sqlite.connection import APPLICATION_ID, connect, translate
-from holdfast.storage.sqlite.process_lock import Turnstile
+from holdfast.storage.sqlite.process_lock import ProcessLock
 
-_COUNTED: Final = ("sessions", "heads", "branches", "messages", "turns", "blobs")
+_COUNTED_TABLES: Final = ("sessions", "heads", "branches", "messages", "turns", "blobs")
 
 Steps = dict[int, str]
 
 
 def load() -> Steps:
     """Return the SQL scripts of all steps by number."""
-    return load_steps(__package__)
+    return load_migrations(__package__)
 
 
-def version_of(connection: apsw.Connection, path: Path) -> int:
+def schema_version(connection: apsw.Connection, path: Path) -> int:
     """Return a file's schema version; raise `StoreUnavailable` if it is not a Holdfast store."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StoreUnavailable(
@@ -51,13 +51,15 @@ def check_version(found: int, known: int, path: Path) -> None:
         )
 
 
-def create(path: Path, steps: Steps, lock: Turnstile, *, vfs: str | None, deadline: float) -> None:
+def create(
+    path: Path, steps: Steps, lock: ProcessLock, *, vfs: str | None, deadline: float
+) -> None:
     """Create a new store, unless another process has just done so."""
-    lock.enter_within(deadline)
+    lock.acquire_within(deadline)
     try:
         if not path.exists():
             location.refuse_orphaned_log(path)
-            _make(path, steps, vfs)
+            _create_atomically(path, steps, vfs)
     except apsw.Error as error:
         raise translate(error, "no store was created.") from error
     except OSError as error:
@@ -65,10 +67,10 @@ def create(path: Path, steps: Steps, lock: Turnstile, *, vfs: str | None, deadli
             raise StoreFull(f"the disk is full ({error}); no store was created.") from error
         raise StoreUnavailable(f"{path} cannot be created ({error}).") from error
     finally:
-        lock.leave()
+        lock.release()
 
 
-def _make(path: Path, steps: Steps, vfs: str | None) -> None:
+def _create_atomically(path: Path, steps: Steps, vfs: str | None) -> None:
     temporary = path.with_name(f".{path.name}.{ids.session_id()}.new")
     try:
         _build(temporary, steps, vfs)
@@ -76,7 +78,7 @@ def _make(path: Path, steps: Steps, vfs: str | None) -> None:
     finally:
         for leftover in (
             temporary,
-            *(location.companion(temporary, s) for s in location.COMPANIONS),
+            *(location.companion(temporary, s) for s in location.COMPANION_SUFFIXES),
         ):
             leftover.unlink(missing_ok=True)
     location.sync_directory(path.parent)
@@ -102,19 +104,19 @@ def migrate(
     connection: apsw.Connection,
     path: Path,
     steps: Steps,
-    lock: Turnstile,
+    lock: ProcessLock,
     *,
     deadline: float,
     backup: Callable[[Path], object],
 ) -> None:
     """Migrate an older store: back it up, apply all steps or none, compare row counts."""
-    lock.enter_within(deadline)
+    lock.acquire_within(deadline)
     try:
-        before = version_of(connection, path)
+        before = schema_version(connection, path)
         pending = {number: script for number, script in steps.items() if number > before}
         if not pending:
             return
-        copy = _unused(path.with_name(f"{path.name}.before-{max(pending)}"))
+        copy = _unused_path(path.with_name(f"{path.name}.before-{max(pending)}"))
         backup(copy)
         with connection:
             counts = _counts(connection)
@@ -133,10 +135,10 @@ def migrate(
     except apsw.Error as error:
         raise translate(error, f"{path} was not migrated.") from error
     finally:
-        lock.leave()
+        lock.release()
 
 
-def _unused(wanted: Path) -> Path:
+def _unused_path(wanted: Path) -> Path:
     """Return a path that does not exist: an earlier attempt's backup may lack later writes."""
     names = (wanted.with_name(f"{wanted.name}.{number}") for number in itertools.count(2))
     return next(name for name in itertools.chain([wanted], names) if not name.exists())
@@ -146,7 +148,7 @@ def _counts(connection: apsw.Connection) -> list[int]:
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
     return [
         connection.execute(f"SELECT count(*) FROM {table}").get  # noqa: S608 - fixed names
-        for table in _COUNTED
+        for table in _COUNTED_TABLES
         if table in tables
     ]
 

@@ -20,7 +20,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.storage.sqlite.location import PRIVATE_FILE, companion
 
 
-class Turnstile:
+class ProcessLock:
     """The lock that a process holds while it writes to one store."""
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class Turnstile:
             os.close(self._queue)
             raise
 
-    def try_enter(self) -> bool:
+    def try_acquire(self) -> bool:
         """Acquire the lock if it is free and no other process waits; true if it was acquired."""
         try:
             fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,7 +46,7 @@ class Turnstile:
             fcntl.flock(self._queue, fcntl.LOCK_UN)
         return True
 
-    def enter(self) -> None:
+    def acquire(self) -> None:
         """Acquire the lock, waiting in line for as long as it takes."""
         fcntl.flock(self._queue, fcntl.LOCK_EX)
         try:
@@ -54,13 +54,13 @@ class Turnstile:
         finally:
             fcntl.flock(self._queue, fcntl.LOCK_UN)
 
-    def enter_within(self, seconds: float) -> None:
+    def acquire_within(self, seconds: float) -> None:
         """Acquire the lock by polling, for rare work such as a migration.
 
         Raises `StoreUnavailable` if it is not free within `seconds`.
         """
         deadline = time.monotonic() + seconds
-        while not self.try_enter():
+        while not self.try_acquire():
             if time.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"another process held the store's lock for {seconds:g} s; nothing was "
@@ -68,7 +68,7 @@ class Turnstile:
                 )
             time.sleep(0.01)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the lock to the next waiter."""
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 

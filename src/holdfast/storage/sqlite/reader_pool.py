@@ -11,10 +11,10 @@ import apsw
 from holdfast.errors import HoldfastError, StoreMoved
 from holdfast.storage.sqlite.connection import MovedProbe
 
-_KEPT = 8
+_MAX_IDLE = 8
 
 
-class Readers:
+class ReaderPool:
     """A pool of reading connections."""
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
@@ -22,13 +22,13 @@ class Readers:
         self._connect = connect
         self._idle: list[tuple[apsw.Connection, MovedProbe]] = []
         self._closed = False
-        self.begin_anew()
+        self.reset_after_fork()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Make new locks, with no connection in use; a child's copies may stay locked for ever."""
         self._guard = threading.Lock()
         self._returned = threading.Condition(self._guard)
-        self._lent = 0
+        self._in_use = 0
 
     @contextmanager
     def snapshot(self) -> Iterator[apsw.Connection]:
@@ -55,7 +55,7 @@ class Readers:
 
     def _take(self) -> tuple[apsw.Connection, MovedProbe]:
         with self._guard:
-            self._lent += 1
+            self._in_use += 1
             if self._idle:
                 return self._idle.pop()
         try:
@@ -67,7 +67,7 @@ class Readers:
 
     def _take_back(self, connection: apsw.Connection, probe: MovedProbe, *, usable: bool) -> None:
         with self._guard:
-            keep = usable and not self._closed and len(self._idle) < _KEPT
+            keep = usable and not self._closed and len(self._idle) < _MAX_IDLE
             if keep:
                 self._idle.append((connection, probe))
         if not keep:
@@ -76,7 +76,7 @@ class Readers:
 
     def _note_return(self) -> None:
         with self._guard:
-            self._lent -= 1
+            self._in_use -= 1
             self._returned.notify_all()
 
     def close(self) -> None:
@@ -90,12 +90,12 @@ class Readers:
     def pause(self, seconds: float) -> None:
         """Before a fork: wait for connections in use, close idle ones, and block new reads."""
         self._guard.acquire()
-        self._returned.wait_for(lambda: not self._lent, seconds)
+        self._returned.wait_for(lambda: not self._in_use, seconds)
         for connection, _ in self._idle:
             connection.close(force=True)
         self._idle = []
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After a fork, in the parent: let reads go on."""
         self._guard.release()
 

@@ -23,14 +23,14 @@ import apsw
 
 from holdfast.values import Scan
 
-_CHUNK: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 # Every file is opened as a main database: a log may be there without its database.
 _FLAGS: Final = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
-_OURS: Final = r"(-wal|-journal|(-search(\.\w+)?|\.before-\d+(\.\d+)?)(-wal|-journal)?)?"
-_ASIDE: Final = "quarantine"
+_FILE_SUFFIXES: Final = r"(-wal|-journal|(-search(\.\w+)?|\.before-\d+(\.\d+)?)(-wal|-journal)?)?"
+_QUARANTINE_TABLE: Final = "quarantine"
 
 
-def scan(
+def scan_residue(
     connect: Callable[[], apsw.Connection], path: Path, vfs: str | None, fragments: Sequence[bytes]
 ) -> Scan:
     """Search the store's files for these fragments and return which files hold residue."""
@@ -42,7 +42,7 @@ def scan(
         files, bytes_read = files + 1, bytes_read + size
         if in_file:
             found[file.name] = in_file
-    residue = _unexplained(connect, set().union(*found.values())) if found else set()
+    residue = _not_stored(connect, set().union(*found.values())) if found else set()
     return Scan(
         files=files,
         bytes=bytes_read,
@@ -53,7 +53,7 @@ def scan(
 
 def _files(path: Path) -> list[Path]:
     """Return the files of a store that can hold text."""
-    pattern = re.compile(re.escape(path.name) + _OURS)
+    pattern = re.compile(re.escape(path.name) + _FILE_SUFFIXES)
     return sorted(file for file in path.parent.iterdir() if pattern.fullmatch(file.name))
 
 
@@ -82,7 +82,7 @@ def _chunks(file: Path, vfs: str | None, overlap: int) -> Iterator[tuple[bytes, 
         at, tail = 0, b""
         size = opened.xFileSize()
         while at < size:
-            data = opened.xRead(min(_CHUNK, size - at), at)
+            data = opened.xRead(min(_CHUNK_BYTES, size - at), at)
             if not data:
                 return  # The file was truncated meanwhile, as a log is.
             yield tail + data, len(data)
@@ -91,7 +91,7 @@ def _chunks(file: Path, vfs: str | None, overlap: int) -> Iterator[tuple[bytes, 
         opened.xClose()
 
 
-def _unexplained(connect: Callable[[], apsw.Connection], found: set[bytes]) -> set[bytes]:
+def _not_stored(connect: Callable[[], apsw.Connection], found: set[bytes]) -> set[bytes]:
     """Return the fragments that no stored row contains."""
     connection = connect()
     try:
@@ -111,7 +111,7 @@ def _lookups(connection: apsw.Connection) -> Iterator[str]:
         row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
     ]
     for table in ("sqlite_schema", *tables):
-        if table == _ASIDE:
+        if table == _QUARANTINE_TABLE:
             continue
         columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
         tests = (f'instr(CAST("{column}" AS BLOB), ?1)' for column in columns)

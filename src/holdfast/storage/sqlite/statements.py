@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.storage.sql_files import load
+from holdfast.storage.sql_files import load_statements
 
-SQL: Final = load(__package__)
+SQL: Final = load_statements(__package__)

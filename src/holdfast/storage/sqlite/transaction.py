@@ -22,45 +22,45 @@ import msgspec
 from holdfast import codec
 from holdfast.clock import Clock
 from holdfast.errors import Damaged
-from holdfast.storage.ancestry import Path, Segment, Step, joined, ranges
+from holdfast.storage.ancestry import Path, PathBranch, Segment, join_path, ranges
 from holdfast.storage.protocol import (
-    MEASURED_ROWS,
-    Belongings,
+    MAX_MEASURED_ROWS,
+    BranchOwner,
     BranchRow,
-    Cut,
+    BranchStart,
+    CutResult,
     HeadRow,
-    Listed,
-    Listing,
+    ListedSession,
     MessageRow,
-    Owner,
     QueueRow,
+    SessionFilter,
     SessionRow,
-    Start,
+    SessionRowCounts,
+    SessionSize,
     ToolRow,
     TurnRow,
-    Unreadable,
+    UnreadableSession,
     UsageRow,
-    Weight,
-    in_order,
+    sort_usage,
 )
-from holdfast.storage.sqlite.checksums import UNFIT, seal
+from holdfast.storage.sqlite.checksums import INVALID_CRC, row_checksum
 from holdfast.storage.sqlite.statements import SQL
-from holdfast.titles import loose
-from holdfast.values import Holder, Measured, Usage
+from holdfast.titles import normalize_title
+from holdfast.values import Holder, MeasuredTokens, Usage
 
 T = TypeVar("T")
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
-_LAST_ACTIVITY: Final = (1 << 63) - 1
-_LONGEST_KEPT: Final = 64
-_MANY_PLACES: Final = 1000
-_IDS_AT_ONCE: Final = 64
-_BRANCHES_AT_ONCE: Final = 250
+_MAX_ACTIVITY: Final = (1 << 63) - 1
+_MAX_CACHED_SEGMENTS: Final = 64
+_MAX_ROWIDS: Final = 1000
+_IDS_PER_QUERY: Final = 64
+_BRANCHES_PER_QUERY: Final = 250
 _NO_LIMIT: Final = -1
-_NOBODY: Final = -1
+_NO_TENANT: Final = -1
 _SESSION_COLUMNS: Final = 20
-_MISSING: Final = "a session's rows are missing"
+_ROWS_MISSING: Final = "a session's rows are missing"
 
 _FILTERS: Final = {
     "scope": "AND s.scope = :scope",
@@ -114,12 +114,12 @@ def unbind_json(value: str | bytes | None) -> bytes | None:
 
 
 @cache
-def _in(name: str, count: int) -> str:
+def _with_parameters(name: str, count: int) -> str:
     """Return a statement with `count` bound parameters in its list."""
     return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
 
 
-def place(branch: int, seq: int) -> int:
+def message_rowid(branch: int, seq: int) -> int:
     """Return a message's rowid, the column `place` of its table."""
     return branch << _BRANCH_BITS | seq
 
@@ -133,7 +133,7 @@ class SQLiteSnapshot:
         """Read a tenant's rows; `paths` caches ancestry for all snapshots and is only added to."""
         self._execute = connection.execute
         self._connection = connection
-        self._tenant = _NOBODY if tenant is None else tenant
+        self._tenant = _NO_TENANT if tenant is None else tenant
         self._clock = clock
         self._paths = paths
 
@@ -141,27 +141,28 @@ class SQLiteSnapshot:
         row: tuple[Any, ...] | None = self._execute(SQL[name], values).fetchone()
         return row
 
-    def _sealed(self, name: str, session: int, *values: object) -> Sequence[Any] | None:
+    def _checked_row(self, name: str, session: int, *values: object) -> Sequence[Any] | None:
         """Return a query's first row without its checksum; raise `Damaged` if it does not match."""
         try:
             row = self._first(name, *values)
         except UnicodeDecodeError as error:
-            raise self._unfit(session) from error
-        return None if row is None else self._opened(row, session)
+            raise self._checksum_error(session) from error
+        return None if row is None else self._check_row(row, session)
 
-    def _opened(self, row: Sequence[Any], session: int | None) -> Sequence[Any]:
-        if seal(row[2:]) != row[0]:
-            raise self._unfit(session)
+    def _check_row(self, row: Sequence[Any], session: int | None) -> Sequence[Any]:
+        if row_checksum(row[2:]) != row[0]:
+            raise self._checksum_error(session)
         return row[1:]
 
-    def _unfit(self, session: int | None) -> Damaged:
+    def _checksum_error(self, session: int | None) -> Damaged:
         return Damaged(
-            f"the rows of {self._called(session)} do not fit their checksum; nothing was changed. "
+            f"the rows of {self._describe_session(session)} do not fit their checksum; nothing "
+            "was changed. "
             "Run store.verify() to list the damage, and store.salvage(to) to copy everything "
             "readable into a new store."
         )
 
-    def _called(self, session: int | None) -> str:
+    def _describe_session(self, session: int | None) -> str:
         row = None if session is None else self._first("id_of_session", session)
         return f"session {row[0].decode('utf-8', 'backslashreplace')}" if row else "a session"
 
@@ -180,17 +181,17 @@ class SQLiteSnapshot:
         found = None if row is None else self._session_row(row)
         return None if found is None or found.purged_at is not None else found
 
-    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+    def owners(self, branches: Collection[int]) -> dict[int, BranchOwner]:
         """Return the sessions that own these branches."""
         numbers = list(branches)
-        found: dict[int, Owner] = {}
-        for start in range(0, len(numbers), _BRANCHES_AT_ONCE):
-            some = numbers[start : start + _BRANCHES_AT_ONCE]
-            rows = self._execute(_in("owners", len(some)), (*some, self._tenant))
+        found: dict[int, BranchOwner] = {}
+        for start in range(0, len(numbers), _BRANCHES_PER_QUERY):
+            some = numbers[start : start + _BRANCHES_PER_QUERY]
+            rows = self._execute(_with_parameters("owners", len(some)), (*some, self._tenant))
             found.update((branch, _owner(row)) for branch, *row in rows)
         return found
 
-    def titled(self, words: Sequence[str]) -> list[Owner]:
+    def title_candidates(self, words: Sequence[str]) -> list[BranchOwner]:
         """Return sessions whose title may contain all these words.
 
         SQLite folds only ASCII letters, so every title with other letters is returned.
@@ -200,7 +201,7 @@ class SQLiteSnapshot:
         text = SQL["titles"].replace("(…)", f"({conditions})")
         return [_owner(row) for row in self._execute(text, (self._tenant, *plain))]
 
-    def relative(self, id: str) -> SessionRow | None:
+    def session_or_stub(self, id: str) -> SessionRow | None:
         """Return a session by its id, or the stub that a purge left of it."""
         row = self._first("session_by_id", self._tenant, bind(id))
         return None if row is None else self._session_row(row)
@@ -211,7 +212,7 @@ class SQLiteSnapshot:
         return [self._session_row(row) for row in found]
 
     def _session_row(self, row: Sequence[Any]) -> SessionRow:
-        return _session_row(self._opened(row, row[1]))
+        return _session_row(self._check_row(row, row[1]))
 
     def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
         """Return sessions whose id starts with `prefix`, or whose title is `title`."""
@@ -230,12 +231,12 @@ class SQLiteSnapshot:
         read. SQLite folds ASCII; only titles with other letters are folded by `_loose`.
         """
         self._connection.create_scalar_function("loose", _loose, 1, deterministic=True)
-        folded = loose(title)
+        folded = normalize_title(title)
         values = {
             "tenant": self._tenant,
             "trashed": int(trashed),
             "loose": bind(folded),
-            **_beginnings(folded),
+            **_title_ranges(folded),
         }
         found = self._execute(SQL["sessions_by_loose_title"], values)
         return [self._session_row(row) for row in found]
@@ -243,11 +244,11 @@ class SQLiteSnapshot:
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Return how many sessions were forked from each of these."""
         counts: dict[str, int] = {}
-        for start in range(0, len(ids), _IDS_AT_ONCE):
-            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
             try:
                 found: list[Any] = self._execute(
-                    _in("forks", len(names)), (self._tenant, *names)
+                    _with_parameters("forks", len(names)), (self._tenant, *names)
                 ).fetchall()
             except (apsw.CorruptError, UnicodeDecodeError) as error:
                 raise Damaged(
@@ -270,23 +271,25 @@ class SQLiteSnapshot:
 
     def session(self, n: int) -> SessionRow | None:
         """Return a session's identity row."""
-        row = self._sealed("session", n, n, self._tenant)
+        row = self._checked_row("session", n, n, self._tenant)
         return None if row is None else _session_row(row)
 
     def head(self, n: int) -> HeadRow | None:
         """Return a session's head row."""
-        row = self._sealed("head", n, n, self._tenant)
+        row = self._checked_row("head", n, n, self._tenant)
         return None if row is None else _head_row(row)
 
-    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+    def list_sessions(
+        self, listing: SessionFilter, *, before: int | None, limit: int
+    ) -> list[ListedSession]:
         """Return sessions by activity; they are read one by one if a row is damaged."""
-        newest = _LAST_ACTIVITY if before is None else before
+        newest = _MAX_ACTIVITY if before is None else before
         try:
             return list(self._list(listing, newest, limit))
         except (apsw.CorruptError, UnicodeDecodeError, Damaged):
-            return list(islice(self._list_singly(listing, newest), limit))
+            return list(islice(self._list_one_by_one(listing, newest), limit))
 
-    def _list(self, listing: Listing, before: int, limit: int) -> Iterator[Listed]:
+    def _list(self, listing: SessionFilter, before: int, limit: int) -> Iterator[ListedSession]:
         """Yield a page of the most recent sessions, or of all if those do not fill it."""
         bounds = {"tenant": self._tenant, "before": before, "limit": limit}
         conditions, values = _conditions(listing), bounds | _filter_values(listing)
@@ -299,27 +302,29 @@ class SQLiteSnapshot:
                 break
         for row in rows:
             session, head = row[:_SESSION_COLUMNS], row[_SESSION_COLUMNS:]
-            yield self._session_row(session), _head_row(self._opened(head, session[1]))
+            yield self._session_row(session), _head_row(self._check_row(head, session[1]))
 
-    def _list_singly(self, listing: Listing, before: int) -> Iterator[Listed]:
+    def _list_one_by_one(self, listing: SessionFilter, before: int) -> Iterator[ListedSession]:
         """Yield sessions one by one, with an `Unreadable` for each damaged one; slow."""
         numbers: list[Any] = self._execute(SQL["list_numbers"], (self._tenant, before)).fetchall()
         for n, activity in numbers:
-            found: Listed
+            found: ListedSession
             try:
                 row, head = self.session(n), self.head(n)
             except (Damaged, apsw.CorruptError, UnicodeDecodeError) as error:
-                found = self._as_it_is(n, activity, _why(error))
+                found = self._unreadable(n, activity, _damage_reason(error))
             else:
-                found = (row, head) if row and head else self._as_it_is(n, activity, _MISSING)
-            if _belongs(found, listing):
+                found = (
+                    (row, head) if row and head else self._unreadable(n, activity, _ROWS_MISSING)
+                )
+            if _is_listed(found, listing):
                 yield found
 
-    def _as_it_is(self, n: int, activity: int, why: str) -> Unreadable:
+    def _unreadable(self, n: int, activity: int, why: str) -> UnreadableSession:
         """Return the rows of a damaged session as they are, unchecked."""
         row = self._unchecked("session", n, _session_row)
         head = self._unchecked("head", n, _head_row)
-        return Unreadable(activity, why, self._id_of(n), row, head)
+        return UnreadableSession(activity, why, self._id_of(n), row, head)
 
     def _unchecked(self, name: str, n: int, make: Callable[[Sequence[Any]], T]) -> T | None:
         try:
@@ -338,7 +343,7 @@ class SQLiteSnapshot:
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
         """Return the sessions written to after an activity number, in order."""
         rows = self._execute(SQL["activity_after"], (self._tenant, number, limit))
-        heads = [(unbind(id), _head_row(self._opened(head, head[2]))) for id, *head in rows]
+        heads = [(unbind(id), _head_row(self._check_row(head, head[2]))) for id, *head in rows]
         return [(head.activity, id, head.branch_no, head.seq) for id, head in heads]
 
     # ---------------------------------------------------------------------------- messages
@@ -348,31 +353,31 @@ class SQLiteSnapshot:
         known = self._paths.get(branch)
         if known is not None:
             return known
-        steps: list[Step] = []
+        steps: list[PathBranch] = []
         current: int | None = branch
         while current is not None and current not in self._paths:
             step, parent = self._step(current)
             steps.append(step)
             if step.fork_seq < low and parent is not None and low > 1:
-                return joined(steps)
+                return join_path(steps)
             current = parent
-        found = joined(steps, () if current is None else self._paths[current])
-        self._keep_path(branch, found)
+        found = join_path(steps, () if current is None else self._paths[current])
+        self._cache_path(branch, found)
         return found
 
-    def _step(self, branch: int) -> tuple[Step, int | None]:
+    def _step(self, branch: int) -> tuple[PathBranch, int | None]:
         """Return one step of a branch's ancestry, and the branch it starts on."""
         row = self._first("branch_step", branch, self._tenant)
         if row is None:
             raise Damaged(f"branch {branch} is missing; run store.verify().")
         session_id, *columns = row
-        _, _, _, parent, fork_seq, *_ = self._opened(columns, columns[2])
+        _, _, _, parent, fork_seq, *_ = self._check_row(columns, columns[2])
         if parent is not None and parent >= branch:
             raise Damaged(f"branch {branch} names a parent that is not older; run store.verify().")
-        return Step(branch, fork_seq, unbind(session_id)), parent
+        return PathBranch(branch, fork_seq, unbind(session_id)), parent
 
-    def _keep_path(self, branch: int, path: Path) -> None:
-        if len(path) <= _LONGEST_KEPT:
+    def _cache_path(self, branch: int, path: Path) -> None:
+        if len(path) <= _MAX_CACHED_SEGMENTS:
             self._paths[branch] = path
 
     def branch(self, session: int, number: int) -> BranchRow | None:
@@ -403,7 +408,7 @@ class SQLiteSnapshot:
     def _branch_row(self, row: Sequence[Any]) -> BranchRow:
         session_id, purged_at, active, head_seq, *columns = row
         (n, session, number, parent, fork_seq, asked_seq, last_seq, created_at, reason,
-         token) = self._opened(columns, columns[2])  # fmt: skip
+         token) = self._check_row(columns, columns[2])  # fmt: skip
         return BranchRow(
             n=n,
             session=session,
@@ -423,7 +428,10 @@ class SQLiteSnapshot:
         """Return the messages of these ranges in order, each range with its session's id."""
         found = []
         for segment in ranges:
-            ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
+            ends = (
+                message_rowid(segment.branch, segment.first),
+                message_rowid(segment.branch, segment.last or 0),
+            )
             rows: Iterable[Any] = self._execute(SQL["messages"], ends)
             messages = [
                 MessageRow(seq, id if type(id) is str else unbind(id), turn, crc, body)
@@ -435,7 +443,10 @@ class SQLiteSnapshot:
     def newest_summary(self, path: Path, last: int) -> int | None:
         """Return the seq of the last summary along a path; only the index is read."""
         for segment in reversed(ranges(path, 1, last)):
-            ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
+            ends = (
+                message_rowid(segment.branch, segment.first),
+                message_rowid(segment.branch, segment.last or 0),
+            )
             row = self._first("newest_summary", *ends)
             if row is not None and row[0] is not None:
                 seq: int = row[0]
@@ -445,17 +456,22 @@ class SQLiteSnapshot:
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
         """Return the messages of a branch's history that have these ids."""
         found: dict[str, tuple[str, MessageRow]] = {}
-        for start in range(0, len(ids), _IDS_AT_ONCE):
-            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
-            for segment in self._near(branch, names):
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
+            for segment in self._segments_of_ids(branch, names):
                 last = _SEQ_MASK if segment.last is None else segment.last
-                ends = (place(segment.branch, segment.first), place(segment.branch, last))
-                rows = self._execute(_in("messages_by_id", len(names)), (*ends, *names))
+                ends = (
+                    message_rowid(segment.branch, segment.first),
+                    message_rowid(segment.branch, last),
+                )
+                rows = self._execute(
+                    _with_parameters("messages_by_id", len(names)), (*ends, *names)
+                )
                 for row in map(_message_row, rows):
                     found[row.id] = (segment.session_id, row)
         return found
 
-    def _near(self, branch: int, names: Sequence[object]) -> Sequence[Segment]:
+    def _segments_of_ids(self, branch: int, names: Sequence[object]) -> Sequence[Segment]:
         """Return the segments of a branch's history that may contain these ids.
 
         New ids are in no branch, so in most cases the ancestry is not read at all.
@@ -463,48 +479,51 @@ class SQLiteSnapshot:
         known = self._paths.get(branch)
         if known is not None and len(known) == 1:
             return known
-        rowids = [row[0] for row in self._execute(_in("rowids_of_ids", len(names)), tuple(names))]
+        rowids = [
+            row[0]
+            for row in self._execute(_with_parameters("rowids_of_ids", len(names)), tuple(names))
+        ]
         if not rowids:
             return ()
         path = self.path(branch)
-        if len(rowids) > _MANY_PLACES:
+        if len(rowids) > _MAX_ROWIDS:
             return path
         branches = {rowid >> _BRANCH_BITS for rowid in rowids}
         return [segment for segment in path if segment.branch in branches]
 
-    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+    def stored_in_session(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
         """Return the messages with these ids on all branches of a session, with their branch."""
         found: list[tuple[int, MessageRow]] = []
-        for start in range(0, len(ids), _IDS_AT_ONCE):
-            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
-            rows = self._execute(_in("placed", len(names)), (*names, session))
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
+            rows = self._execute(_with_parameters("placed", len(names)), (*names, session))
             found.extend((branch, _message_row(row)) for branch, *row in rows)
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
-    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+    def count_turn_messages(self, branch: int, turn: TurnRow) -> int:
         """Return how many messages a turn has; they all follow its first seq."""
-        ends = (place(branch, turn.first_seq + 1), place(branch, _SEQ_MASK))
+        ends = (message_rowid(branch, turn.first_seq + 1), message_rowid(branch, _SEQ_MASK))
         row = self._first("count_of_turn", *ends, turn.number)
         return row[0] if row else 0
 
-    def weigh(self, session: int) -> Weight:
+    def session_size(self, session: int) -> SessionSize:
         """Return the count of messages on a session's own branches, and the bytes they take."""
         messages, size = self._first("weight_of_messages", session) or (0, 0)
         blobs = self._first("weight_of_blobs", session) or (0,)
-        return Weight(messages, int(size + blobs[0]))
+        return SessionSize(messages, int(size + blobs[0]))
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
     def turn(self, session: int, number: int) -> TurnRow | None:
         """Return one turn."""
-        row = self._sealed("turn", session, session, number)
+        row = self._checked_row("turn", session, session, number)
         return None if row is None else _turn_row(row)
 
     def turns(self, session: int, limit: int | None) -> list[TurnRow]:
         """Return the newest turns, oldest first."""
         values = (session, _NO_LIMIT if limit is None else limit)
         rows = self._execute(SQL["turns"], values)
-        return [_turn_row(self._opened(row, session)) for row in rows][::-1]
+        return [_turn_row(self._check_row(row, session)) for row in rows][::-1]
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
         """Return the tool ledger of a turn, in call order."""
@@ -534,15 +553,15 @@ class SQLiteSnapshot:
     def usage(self, session: int) -> list[UsageRow]:
         """Return usage by day and model."""
         rows = self._execute(SQL["usage"], (session,))
-        return in_order(
-            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], Measured(*spent[6:]))
+        return sort_usage(
+            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], MeasuredTokens(*spent[6:]))
             for day, model, *spent in rows
         )
 
-    def measured(self, model: str) -> Measured:
+    def measured(self, model: str) -> MeasuredTokens:
         """Return counted and estimated tokens, summed over a model's latest usage rows."""
-        row = self._first("measured", bind(model), self._tenant, MEASURED_ROWS)
-        return Measured(*(row or ()))
+        row = self._first("measured", bind(model), self._tenant, MAX_MEASURED_ROWS)
+        return MeasuredTokens(*(row or ()))
 
     def blob(self, sha256: str) -> bytes | None:
         """Return a blob's data."""
@@ -570,48 +589,48 @@ class SQLiteTransaction(SQLiteSnapshot):
         super().__init__(connection, tenant, clock, paths)
         self.writes = 0
         self._wipe_note = wipe_note
-        self._first_new: int | None = None
+        self._first_new_branch: int | None = None
         self._erased = False
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the state of the previous transaction, which was committed or rolled back."""
-        self._first_new = None
+        self._first_new_branch = None
         self._erased = False
 
-    def _keep_path(self, branch: int, path: Path) -> None:
+    def _cache_path(self, branch: int, path: Path) -> None:
         """Cache a path, except for a new branch: a rollback would free its number for another."""
-        if self._first_new is None or branch < self._first_new:
-            super()._keep_path(branch, path)
+        if self._first_new_branch is None or branch < self._first_new_branch:
+            super()._cache_path(branch, path)
 
     def _write(self, name: str, *values: object) -> None:
         self.writes += 1
         self._execute(SQL[name], values)
 
-    def _returning(self, name: str, *values: object) -> int:
+    def _insert_returning(self, name: str, *values: object) -> int:
         self.writes += 1
         row = self._first(name, *values)
         assert row is not None  # noqa: S101 - INSERT … RETURNING gives its row
         number: int = row[0]
         return number
 
-    def add_session(self, row: SessionRow, start: Start) -> int:
+    def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a session with its first branch and head; return its number."""
         values = (self._tenant, *_session_values(row))
-        n = self._returning("add_session", *values, seal(values))
+        n = self._insert_returning("add_session", *values, row_checksum(values))
         if row.purged_at is None:
             branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at
             head = HeadRow(n, branch, 1, start.fork_seq, 0, None, at, 0, Usage(), 0, None, 0, 0, 0)
             self._put_head("add_head", head)
         return n
 
-    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+    def add_branch(self, session: int, number: int, start: BranchStart, created_at: int) -> int:
         """Insert a branch; return its number."""
         values = (
             session, number, start.parent, start.fork_seq, start.asked_seq, None, created_at,
             start.reason, start.token,
         )  # fmt: skip
-        n = self._returning("add_branch", *values, seal(values))
-        self._first_new = self._first_new or n
+        n = self._insert_returning("add_branch", *values, row_checksum(values))
+        self._first_new_branch = self._first_new_branch or n
         return n
 
     def end_branch(self, n: int, last_seq: int) -> None:
@@ -623,12 +642,12 @@ class SQLiteTransaction(SQLiteSnapshot):
             row.session, row.number, row.parent, row.fork_seq, row.asked_seq, last_seq,
             row.created_at, row.reason, row.token,
         )  # fmt: skip
-        self._write("put_branch", n, last_seq, seal(values))
+        self._write("put_branch", n, last_seq, row_checksum(values))
 
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity row."""
         values = (self._tenant, *_session_values(row))
-        self._write("put_session", row.n, *values, seal(values))
+        self._write("put_session", row.n, *values, row_checksum(values))
 
     def put_head(self, row: HeadRow) -> None:
         """Replace a session's head; its activity number becomes the tenant's highest."""
@@ -642,11 +661,11 @@ class SQLiteTransaction(SQLiteSnapshot):
             usage.cache_write, usage.reasoning, row.cost, bind(row.preview), row.preview_rank,
             row.preview_seq, row.queued,
         )  # fmt: skip
-        self._write(name, *values, seal(values))
+        self._write(name, *values, row_checksum(values))
 
-    def cut_branch(self, n: int, last_seq: int) -> Cut:
+    def cut_branch(self, n: int, last_seq: int) -> CutResult:
         """Erase a branch's messages after `last_seq`, its new end; return their count and blobs."""
-        ends = (place(n, last_seq + 1), place(n, _SEQ_MASK))
+        ends = (message_rowid(n, last_seq + 1), message_rowid(n, _SEQ_MASK))
         blobs = frozenset(row[0] for row in self._execute(SQL["blobs_of_messages"], ends))
         self._write("drop_blob_uses", *ends)
         self._write("drop_messages", *ends)
@@ -654,7 +673,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         if erased:
             self._note_erasure()
         self.end_branch(n, last_seq)
-        return Cut(erased, blobs)
+        return CutResult(erased, blobs)
 
     def _note_erasure(self) -> None:
         """Count this transaction, once, as one that erases messages."""
@@ -668,7 +687,7 @@ class SQLiteTransaction(SQLiteSnapshot):
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a message by its tombstone; return the blobs that it referenced."""
-        rowid = place(branch, row.seq)
+        rowid = message_rowid(branch, row.seq)
         blobs = frozenset(
             found[0] for found in self._execute(SQL["blobs_of_messages"], (rowid, rowid))
         )
@@ -688,7 +707,7 @@ class SQLiteTransaction(SQLiteSnapshot):
                 sizes.append(row[1])
         return len(sizes), sum(sizes)
 
-    def drop_belongings(self, session: int) -> Belongings:
+    def drop_session_rows(self, session: int) -> SessionRowCounts:
         """Delete a session's head, turns, drafts and queue; its activity number stays used up."""
         self._write("raise_activity", session, self._tenant)
         self._write("add_wipe_note", self._wipe_note)
@@ -698,7 +717,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         for name in ("drop_turns", "drop_drafts", "drop_queue"):
             self._write(name, session)
             counts.append(self._connection.changes())
-        return Belongings(*counts)
+        return SessionRowCounts(*counts)
 
     def drop_session(self, n: int) -> None:
         """Delete a session's identity row."""
@@ -718,16 +737,16 @@ class SQLiteTransaction(SQLiteSnapshot):
 
     def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
         """Insert a blob unless it is stored already, and record that this message references it."""
-        if not self.refer_blob(branch, seq, sha256):
-            n = self._returning("add_blob", self._tenant, sha256, data)
-            self._write("use_blob", place(branch, seq), n)
+        if not self.add_blob_reference(branch, seq, sha256):
+            n = self._insert_returning("add_blob", self._tenant, sha256, data)
+            self._write("use_blob", message_rowid(branch, seq), n)
 
-    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+    def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
         """Record that a message references a stored blob; false if the blob is not stored."""
         row = self._first("find_blob", self._tenant, sha256)
         if row is None:
             return False
-        self._write("use_blob", place(branch, seq), row[0])
+        self._write("use_blob", message_rowid(branch, seq), row[0])
         return True
 
     def add_usage(self, session: int, row: UsageRow) -> None:
@@ -739,12 +758,12 @@ class SQLiteTransaction(SQLiteSnapshot):
         )  # fmt: skip
         found = self._first("find_usage", *key)
         if found is None:
-            self._write("add_usage", *key, *spent, seal((*key, *spent)))
+            self._write("add_usage", *key, *spent, row_checksum((*key, *spent)))
             return
         crc, n, *before = found
         sums = tuple(map(add, before[len(key) :], spent))
-        matches = seal(before) == crc
-        self._write("put_usage", n, *sums, seal((*key, *sums)) if matches else UNFIT)
+        matches = row_checksum(before) == crc
+        self._write("put_usage", n, *sums, row_checksum((*key, *sums)) if matches else INVALID_CRC)
 
     def put_turn(self, row: TurnRow) -> None:
         """Insert or replace a turn."""
@@ -755,7 +774,7 @@ class SQLiteTransaction(SQLiteSnapshot):
             row.started_at, row.ended_at, used.input, used.output, used.cache_read,
             used.cache_write, used.reasoning, row.cost, bind(row.error),
         )  # fmt: skip
-        self._write("put_turn", *values, seal(values))
+        self._write("put_turn", *values, row_checksum(values))
 
     def put_tool(self, row: ToolRow) -> None:
         """Insert or replace a row of the tool ledger; a new one is appended."""
@@ -765,15 +784,15 @@ class SQLiteTransaction(SQLiteSnapshot):
             counted = self._first("count_tools", row.session, row.turn)
             position, matches = counted[0] if counted else 0, True
         else:
-            position, matches = found[1], seal(found[2:]) == found[0]
+            position, matches = found[1], row_checksum(found[2:]) == found[0]
         facts = (bind(row.name), row.outcome, row.started_at, row.ended_at)
         values = (*key, position, *facts)
-        self._write("put_tool", *values, seal(values) if matches else UNFIT)
+        self._write("put_tool", *values, row_checksum(values) if matches else INVALID_CRC)
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
         """Insert or replace one record of a draft."""
         values = (session, turn, number, bind_json(record))
-        self._write("put_draft", *values, seal(values))
+        self._write("put_draft", *values, row_checksum(values))
 
     def drop_draft(self, session: int, turn: int) -> None:
         """Delete a draft that became a message."""
@@ -784,7 +803,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         last = self._first("last_queued", session)
         number = (last[0] if last else 0) + 1
         values = (session, number, bind(row.id), row.created_at, bind_json(row.body))
-        self._write("add_queued", *values, seal(values))
+        self._write("add_queued", *values, row_checksum(values))
         for sha256, data in row.blobs:
             self._write("add_queue_blob", session, number, sha256, data)
 
@@ -797,27 +816,27 @@ class SQLiteTransaction(SQLiteSnapshot):
 # ------------------------------------------------------------------------------- rows and values
 
 
-def _why(error: Exception) -> str:
+def _damage_reason(error: Exception) -> str:
     damaged = isinstance(error, Damaged)
     return str(error) if damaged else f"a session cannot be read: {type(error).__name__}"
 
 
-def _belongs(found: Listed, listing: Listing) -> bool:
+def _is_listed(found: ListedSession, listing: SessionFilter) -> bool:
     """True if a session belongs in a list; a damaged one is matched by its unchecked rows.
 
     Without rows it is in every list that `Listing.open_to_all` describes.
     """
-    if not isinstance(found, Unreadable):
+    if not isinstance(found, UnreadableSession):
         return listing.matches(*found)
     if found.row is None or found.head is None:
-        return listing.open_to_all
+        return listing.includes_damaged
     try:
         return listing.matches(found.row, found.head)
     except (TypeError, AttributeError):  # values of the wrong type
-        return listing.open_to_all
+        return listing.includes_damaged
 
 
-def _sources(listing: Listing) -> tuple[str, ...]:
+def _sources(listing: SessionFilter) -> tuple[str, ...]:
     """Return the statements to try in turn: recent sessions first, then all that an index finds.
 
     Few sessions are pinned, so for those the index is tried at once.
@@ -837,10 +856,10 @@ def _folded(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
 def _loose(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
     """Fold a title with `titles.loose`; `None` for a value that is not text."""
     title = unbind(values[0])
-    return bind(loose(title)) if isinstance(title, str) else None
+    return bind(normalize_title(title)) if isinstance(title, str) else None
 
 
-def _beginnings(loose: str) -> dict[str, str]:
+def _title_ranges(loose: str) -> dict[str, str]:
     """Return the index ranges of titles that may fold to this one and start with an ASCII letter.
 
     Titles that start with another letter are read in any case. A title that folds to a non-ASCII
@@ -862,7 +881,7 @@ def _next(first: str) -> str:
     return chr(ord(first) + 1) if first else ""
 
 
-def _conditions(listing: Listing) -> list[str]:
+def _conditions(listing: SessionFilter) -> list[str]:
     """Return the SQL conditions of a listing; `_filter_values` has the values to bind."""
     conditions = [text for name, text in _FILTERS.items() if getattr(listing, name) is not None]
     # Literals, not bound values: SQLite uses a partial index only if the text implies its WHERE.
@@ -877,7 +896,7 @@ def _conditions(listing: Listing) -> list[str]:
     return conditions
 
 
-def _filter_values(listing: Listing) -> dict[str, Any]:
+def _filter_values(listing: SessionFilter) -> dict[str, Any]:
     values = {name: getattr(listing, name) for name in _FILTERS}
     if listing.text is not None:
         values["text"] = listing.text.lower()
@@ -909,10 +928,10 @@ def _session_values(row: SessionRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _owner(row: Sequence[Any]) -> Owner:
+def _owner(row: Sequence[Any]) -> BranchOwner:
     if bytes in map(type, row):
         row = [unbind(value) for value in row]
-    return Owner(*row)
+    return BranchOwner(*row)
 
 
 def _head_row(row: Sequence[Any]) -> HeadRow:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import apsw
 
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 0.25
+_MIN_POLL_INTERVAL_S = 0.02
+_MAX_POLL_INTERVAL_S = 0.25
 
 
-class Watcher:
+class SQLiteWatcher:
     """Counts the changes that were noticed, and lets threads wait for the next one."""
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
@@ -26,37 +26,37 @@ class Watcher:
         self._connection: apsw.Connection | None = None
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._seen_version = -1
-        self._number = 0
+        self._data_version = -1
+        self._change_count = 0
         self._closed = False
 
     def notify(self) -> None:
         """Count a commit of this process and wake all waiters."""
         with self._lock:
-            self._number += 1
+            self._change_count += 1
             self._changed.notify_all()
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until the change count is not `seen`, or for `timeout` seconds; return the count."""
         deadline = time.monotonic() + timeout
-        pause = _FIRST_PAUSE
+        pause = _MIN_POLL_INTERVAL_S
         with self._lock:
             while not self._closed:
-                self._look()
+                self._poll()
                 remaining = deadline - time.monotonic()
-                if self._number != seen or remaining <= 0:
+                if self._change_count != seen or remaining <= 0:
                     break
                 self._changed.wait(min(pause, remaining))
-                pause = min(pause * 1.5, _LONGEST_PAUSE)
-            return self._number
+                pause = min(pause * 1.5, _MAX_POLL_INTERVAL_S)
+            return self._change_count
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._connection is None:
             self._connection = self._connect()
         version: int = self._connection.execute("PRAGMA data_version").get
-        if version != self._seen_version:
-            self._seen_version = version
-            self._number += 1
+        if version != self._data_version:
+            self._data_version = version
+            self._change_count += 1
 
     def close(self) -> None:
         """Stop watching and wake all waiters."""
@@ -71,15 +71,15 @@ class Watcher:
         """Before a fork: close the connection and keep other threads from opening another."""
         self._lock.acquire()
         connection, self._connection = self._connection, None
-        self._seen_version = -1
+        self._data_version = -1
         if connection is not None:
             connection.close(force=True)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After a fork, in the parent: let threads wait again."""
         self._lock.release()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork, in the child: make new locks; the parent's threads do not exist here."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

@@ -33,19 +33,19 @@ from typing import Final, NamedTuple, Self
 
 import apsw
 
-from holdfast.storage.sqlite.location import log_size, sync_directory
+from holdfast.storage.sqlite.location import sync_directory, wal_size
 from holdfast.storage.sqlite.statements import SQL
 
-_ATTEMPTS: Final = 3
-_PAGES_AT_ONCE: Final = 256
-_HEADERS: Final = {2: 12, 5: 12, 10: 8, 13: 8}  # Bytes of a page header, by b-tree page type.
+_MAX_ATTEMPTS: Final = 3
+_PAGES_PER_READ: Final = 256
+_HEADER_BYTES: Final = {2: 12, 5: 12, 10: 8, 13: 8}  # Bytes of a page header, by b-tree page type.
 _ZEROS: Final = bytes(1 << 16)
 _FILE_HEADER: Final = 100
 _unpack: Final = struct.Struct(">HH").unpack_from
-_MOST_PAGES: Final = 1 << 25  # Beyond, the first byte of a page no longer identifies its type.
+_MAX_PAGES: Final = 1 << 25  # Beyond, the first byte of a page no longer identifies its type.
 
 
-def scrub(
+def wipe_erased(
     connect: Callable[[], apsw.Connection],
     path: Path,
     vfs: str | None,
@@ -63,24 +63,24 @@ def scrub(
         connection.set_busy_timeout(busy_timeout_ms)
         # The notes are deleted with the gaps, so file deletions must be durable before that.
         return (
-            *_delete_copies(path),
-            *_wipe_log_and_gaps(connection, path, vfs, notes),
-            *_look_aside(connection),
+            *_delete_migration_backups(path),
+            *_wipe_wal_and_gaps(connection, path, vfs, notes),
+            *_report_quarantine(connection),
         )
     finally:
         connection.close(force=True)
 
 
-def _wipe_log_and_gaps(
+def _wipe_wal_and_gaps(
     connection: apsw.Connection, path: Path, vfs: str | None, notes: Collection[str]
 ) -> Iterator[str]:
-    for _ in range(_ATTEMPTS):
-        if not _empty_log(connection):
+    for _ in range(_MAX_ATTEMPTS):
+        if not _truncate_wal(connection):
             break
         version = _version(connection)
-        dirty = _Dirty(version, list(_dirty_pages(connection, path, vfs)))
-        if _wipe(connection, path, vfs, dirty, notes):
-            _empty_log(connection)
+        dirty = _DirtyPages(version, list(_dirty_pages(connection, path, vfs)))
+        if _wipe_gaps(connection, path, vfs, dirty, notes):
+            _truncate_wal(connection)
             return
     yield (
         "the write-ahead log or the file still holds bytes of what was erased, because other "
@@ -89,7 +89,7 @@ def _wipe_log_and_gaps(
     )
 
 
-def _empty_log(connection: apsw.Connection) -> bool:
+def _truncate_wal(connection: apsw.Connection) -> bool:
     try:
         row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except apsw.BusyError:
@@ -100,7 +100,7 @@ def _empty_log(connection: apsw.Connection) -> bool:
 # ---------------------------------------------------------------------------------------- gaps
 
 
-class _Dirty(NamedTuple):
+class _DirtyPages(NamedTuple):
     """Page numbers with data in their gap, and the `data_version` at which they were found."""
 
     version: int
@@ -118,22 +118,22 @@ def _dirty_pages(connection: apsw.Connection, path: Path, vfs: str | None) -> It
     size: int = connection.execute("PRAGMA page_size").get
     pages: int = connection.execute("PRAGMA page_count").get
     with _File(path, vfs) as file:
-        for first in range(0, min(pages, _MOST_PAGES), _PAGES_AT_ONCE):
-            count = min(_PAGES_AT_ONCE, pages - first)
+        for first in range(0, min(pages, _MAX_PAGES), _PAGES_PER_READ):
+            count = min(_PAGES_PER_READ, pages - first)
             data = file.read(first * size, count * size)
             for at in range(count):
-                low, high = gap(data, at * size, size, first=first + at == 0)
+                low, high = page_gap(data, at * size, size, first=first + at == 0)
                 if low < high and not data.startswith(_ZEROS[: high - low], at * size + low):
                     yield first + at
 
 
-def gap(data: bytes, at: int, size: int, *, first: bool) -> tuple[int, int]:
+def page_gap(data: bytes, at: int, size: int, *, first: bool) -> tuple[int, int]:
     """Return start and end of the gap in the b-tree page at `at`, as offsets into that page.
 
     Both are 0 for a page of another type.
     """
     start = _FILE_HEADER if first else 0
-    header = _HEADERS.get(data[at + start])
+    header = _HEADER_BYTES.get(data[at + start])
     if header is None:
         return 0, 0
     cells, content = _unpack(data, at + start + 3)
@@ -141,11 +141,11 @@ def gap(data: bytes, at: int, size: int, *, first: bool) -> tuple[int, int]:
     return (low, high) if low <= high <= size else (0, 0)
 
 
-def _wipe(
+def _wipe_gaps(
     connection: apsw.Connection,
     path: Path,
     vfs: str | None,
-    dirty: _Dirty,
+    dirty: _DirtyPages,
     notes: Collection[str],
 ) -> bool:
     """Overwrite gaps under the write lock and delete the notes.
@@ -158,7 +158,7 @@ def _wipe(
     except apsw.BusyError:
         return False
     try:
-        if log_size(path):
+        if wal_size(path):
             connection.execute("ROLLBACK")
             return False
         pages = dirty.pages
@@ -168,7 +168,7 @@ def _wipe(
         with _File(path, vfs) as file:
             for number in pages:
                 page = file.read(number * size, size)
-                low, high = gap(page, 0, size, first=number == 0)
+                low, high = page_gap(page, 0, size, first=number == 0)
                 if low < high:
                     file.write(number * size + low, bytes(high - low))
             file.sync()
@@ -209,7 +209,7 @@ class _File:
 # --------------------------------------------------------------------------------- other files
 
 
-def _delete_copies(path: Path) -> Iterator[str]:
+def _delete_migration_backups(path: Path) -> Iterator[str]:
     pattern = re.compile(re.escape(path.name) + r"\.before-\d+(\.\d+)?(-wal|-shm)?")
     for copy in path.parent.iterdir():
         if not pattern.fullmatch(copy.name):
@@ -221,7 +221,7 @@ def _delete_copies(path: Path) -> Iterator[str]:
     sync_directory(path.parent)  # Also for search indexes that were deleted before.
 
 
-def delete_indexes(path: Path) -> None:
+def delete_search_indexes(path: Path) -> None:
     """Delete the search indexes beside a store; they are derived data and are rebuilt."""
     pattern = re.compile(re.escape(path.name) + r"-search(\.\d+)?(-wal|-shm)?")
     for file in path.parent.iterdir():
@@ -230,7 +230,7 @@ def delete_indexes(path: Path) -> None:
                 file.unlink()
 
 
-def _look_aside(connection: apsw.Connection) -> Iterator[str]:
+def _report_quarantine(connection: apsw.Connection) -> Iterator[str]:
     count = connection.execute("SELECT count(*) FROM quarantine").get
     if count:
         yield (

@@ -15,20 +15,20 @@ from holdfast.errors import Damaged, HoldfastError, StoreMoved
 from holdfast.storage.ancestry import Path as BranchPath
 from holdfast.storage.group_commit import CommitFailed
 from holdfast.storage.sqlite.connection import MovedProbe, is_io_error, translate
-from holdfast.storage.sqlite.process_lock import Turnstile
+from holdfast.storage.sqlite.process_lock import ProcessLock
 from holdfast.storage.sqlite.statements import SQL
 from holdfast.storage.sqlite.transaction import SQLiteTransaction, bind
 
 _NOT_STORED = "nothing was stored."
 
 
-class SQLiteEngine:
+class SQLiteWriterConnection:
     """Writes to one SQLite file."""
 
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
-        lock: Turnstile,
+        lock: ProcessLock,
         *,
         tenant: str,
         clock: Clock,
@@ -46,22 +46,22 @@ class SQLiteEngine:
         self._clock = clock
         self._paths = paths
         self._wipe_note = wipe_note
-        self._damaged = on_damage
+        self._on_damage = on_damage
         self._connection: apsw.Connection | None = None
         self._transaction: SQLiteTransaction | None = None
         self._probe: MovedProbe | None = None
 
     def try_enter(self) -> bool:
         """Acquire the process lock if it is free."""
-        return self._lock.try_enter()
+        return self._lock.try_acquire()
 
     def enter(self) -> None:
         """Acquire the process lock, waiting for it."""
-        self._lock.enter()
+        self._lock.acquire()
 
     def leave(self) -> None:
         """Release the process lock."""
-        self._lock.leave()
+        self._lock.release()
 
     def begin(self) -> SQLiteTransaction:
         """Begin a transaction, opening the connection if it is not open."""
@@ -73,7 +73,7 @@ class SQLiteEngine:
                 connection, number, self._clock, self._paths, self._wipe_note
             )
             self._transaction = transaction
-        transaction.begin_anew()
+        transaction.reset()
         connection.execute(SQL["begin"])
         return transaction
 
@@ -102,7 +102,7 @@ class SQLiteEngine:
             self._connection.execute("COMMIT")
         except apsw.Error as error:
             self._abandon()
-            raise CommitFailed(self._say(error), attempted=True) from error
+            raise CommitFailed(self._translate(error), attempted=True) from error
         if self._probe.moved():
             raise StoreMoved(
                 "the store's file was moved, deleted or replaced while it was open, so what was "
@@ -118,22 +118,22 @@ class SQLiteEngine:
             connection.execute("ROLLBACK")
         except apsw.Error as error:
             self._abandon()
-            raise CommitFailed(self._say(error), attempted=False) from error
+            raise CommitFailed(self._translate(error), attempted=False) from error
 
     def translate(self, error: BaseException) -> BaseException:
         """Return a SQLite error as one of Holdfast's; an I/O error also ends the connection."""
         if not isinstance(error, apsw.Error):
             return error
-        translated = self._say(error)
+        translated = self._translate(error)
         if is_io_error(error):
             self._abandon()
             return CommitFailed(translated, attempted=False)
         return translated
 
-    def _say(self, error: apsw.Error) -> HoldfastError:
+    def _translate(self, error: apsw.Error) -> HoldfastError:
         translated = translate(error, _NOT_STORED)
         if isinstance(translated, Damaged):
-            self._damaged(translated)
+            self._on_damage(translated)
         return translated
 
     def reopen(self) -> None:
@@ -145,7 +145,7 @@ class SQLiteEngine:
                 connection.execute(SQL["raise_fence"])
         except apsw.Error as error:
             self._abandon()
-            raise self._say(error) from error
+            raise self._translate(error) from error
 
     def _abandon(self) -> None:
         connection, self._connection = self._connection, None

@@ -17,81 +17,81 @@ to expire.
 Tests that take seconds are marked `long`; register that mark, or skip them with `-m "not long"`.
 """
 
-from holdfast.testing.conformance.append import Appending
-from holdfast.testing.conformance.async_twins import Twins
-from holdfast.testing.conformance.backend_protocol import Seam
-from holdfast.testing.conformance.blobs import Blobs
-from holdfast.testing.conformance.damage import DamagedData
-from holdfast.testing.conformance.drafts import Drafts
-from holdfast.testing.conformance.erase import Forgetting
-from holdfast.testing.conformance.expected_head import Comparing
+from holdfast.testing.conformance.append import AppendTests
+from holdfast.testing.conformance.async_twins import AsyncTwinTests
+from holdfast.testing.conformance.backend_protocol import BackendProtocolTests
+from holdfast.testing.conformance.blobs import BlobTests
+from holdfast.testing.conformance.damage import DamageTests
+from holdfast.testing.conformance.drafts import DraftTests
+from holdfast.testing.conformance.erase import EraseTests
+from holdfast.testing.conformance.expected_head import ExpectedHeadTests
 from holdfast.testing.conformance.fixtures import SetClock
-from holdfast.testing.conformance.follow import FollowingOthers
-from holdfast.testing.conformance.fork import Forking
-from holdfast.testing.conformance.head_moves import Moving
-from holdfast.testing.conformance.keys import Naming
-from holdfast.testing.conformance.leases import Leases
-from holdfast.testing.conformance.lineage import Lineage
-from holdfast.testing.conformance.listing import ListingSessions
-from holdfast.testing.conformance.positions import Places
-from holdfast.testing.conformance.purge import Purging
-from holdfast.testing.conformance.purge_forks import Erasing
-from holdfast.testing.conformance.queue import Queueing
-from holdfast.testing.conformance.reads import Reading
-from holdfast.testing.conformance.recovery import Recovery
-from holdfast.testing.conformance.refs import Refs
-from holdfast.testing.conformance.replace import Replacing
-from holdfast.testing.conformance.resolve import Finding
-from holdfast.testing.conformance.retention import Retention
-from holdfast.testing.conformance.retries import Retries
-from holdfast.testing.conformance.search import Searching
-from holdfast.testing.conformance.summaries import Summaries
-from holdfast.testing.conformance.tenants import Tenants
-from holdfast.testing.conformance.trash import Trash
-from holdfast.testing.conformance.turns import Turns
-from holdfast.testing.conformance.undo import Undoing
-from holdfast.testing.conformance.update import Updating
-from holdfast.testing.conformance.usage import UsageSums
-from holdfast.testing.conformance.values import Values
+from holdfast.testing.conformance.follow import FollowTests
+from holdfast.testing.conformance.fork import ForkTests
+from holdfast.testing.conformance.head_moves import HeadMoveTests
+from holdfast.testing.conformance.keys import KeyTests
+from holdfast.testing.conformance.leases import LeaseTests
+from holdfast.testing.conformance.lineage import LineageTests
+from holdfast.testing.conformance.listing import ListingTests
+from holdfast.testing.conformance.positions import PositionTests
+from holdfast.testing.conformance.purge import PurgeTests
+from holdfast.testing.conformance.purge_forks import PurgeForkTests
+from holdfast.testing.conformance.queue import QueueTests
+from holdfast.testing.conformance.reads import ReadTests
+from holdfast.testing.conformance.recovery import RecoveryTests
+from holdfast.testing.conformance.refs import RefTests
+from holdfast.testing.conformance.replace import ReplaceTests
+from holdfast.testing.conformance.resolve import ResolveTests
+from holdfast.testing.conformance.retention import RetentionTests
+from holdfast.testing.conformance.retries import RetryTests
+from holdfast.testing.conformance.search import SearchTests
+from holdfast.testing.conformance.summaries import SummaryTests
+from holdfast.testing.conformance.tenants import TenantTests
+from holdfast.testing.conformance.trash import TrashTests
+from holdfast.testing.conformance.turns import TurnTests
+from holdfast.testing.conformance.undo import UndoTests
+from holdfast.testing.conformance.update import UpdateTests
+from holdfast.testing.conformance.usage import UsageTests
+from holdfast.testing.conformance.values import ValueTests
 
 __all__ = ["BackendConformance", "SetClock"]
 
 
 class BackendConformance(
-    Seam,
-    Appending,
-    Values,
-    Blobs,
-    Reading,
-    Turns,
-    Drafts,
-    Leases,
-    Recovery,
-    Queueing,
-    UsageSums,
-    Updating,
-    Naming,
-    Finding,
-    Refs,
-    ListingSessions,
-    Searching,
-    Places,
-    Moving,
-    Undoing,
-    Comparing,
-    Replacing,
-    Summaries,
-    Forking,
-    Lineage,
-    Trash,
-    Purging,
-    Erasing,
-    Forgetting,
-    Retention,
-    Retries,
-    Tenants,
-    FollowingOthers,
-    DamagedData,
-    Twins,
+    BackendProtocolTests,
+    AppendTests,
+    ValueTests,
+    BlobTests,
+    ReadTests,
+    TurnTests,
+    DraftTests,
+    LeaseTests,
+    RecoveryTests,
+    QueueTests,
+    UsageTests,
+    UpdateTests,
+    KeyTests,
+    ResolveTests,
+    RefTests,
+    ListingTests,
+    SearchTests,
+    PositionTests,
+    HeadMoveTests,
+    UndoTests,
+    ExpectedHeadTests,
+    ReplaceTests,
+    SummaryTests,
+    ForkTests,
+    LineageTests,
+    TrashTests,
+    PurgeTests,
+    PurgeForkTests,
+    EraseTests,
+    RetentionTests,
+    RetryTests,
+    TenantTests,
+    FollowTests,
+    DamageTests,
+    AsyncTwinTests,
 ):
     """The whole promise of a store, for any backend."""

@@ -9,14 +9,14 @@ import pytest
 from holdfast.errors import BadMessage, HeadMoved, IdConflict, TooLarge
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting, together
+from holdfast.testing.conformance.fixtures import StoreFixtures, run_concurrently
 from holdfast.values import Head, Message
 
 _WRITERS = 4
 _EACH = 25
 
 
-class Appending(Setting):
+class AppendTests(StoreFixtures):
     """Promises 2 to 7."""
 
     def test_a_new_history_is_empty(self, session: Session) -> None:
@@ -28,7 +28,7 @@ class Appending(Setting):
         """Single messages and batches are numbered 1, 2, 3 …, also after reopening."""
         assert session.append(Message.user("a")) == Head(1, 1)
         assert session.append(Message.user("b"), Message.user("c")) == Head(1, 3)
-        again = self.later(store).session("the session")
+        again = self.reopen(store).session("the session")
         assert [(m.seq, m.text) for m in again.messages()] == [(1, "a"), (2, "b"), (3, "c")]
         assert again.head() == Head(1, 3)
 
@@ -55,7 +55,7 @@ class Appending(Setting):
         """Idempotency survives reopening the store."""
         message = Message.user("a", id="mine")
         receipt = session.append(message)
-        again = self.later(store).session("the session")
+        again = self.reopen(store).session("the session")
         assert again.append(message) == receipt
         assert len(again.messages()) == 1
 
@@ -157,7 +157,7 @@ class Appending(Setting):
             except HeadMoved as refused:
                 outcomes.append(refused)
 
-        together(*(partial(write, str(n)) for n in range(_WRITERS)))
+        run_concurrently(*(partial(write, str(n)) for n in range(_WRITERS)))
         assert sum(isinstance(outcome, Head) for outcome in outcomes) == 1
         assert len(outcomes) == _WRITERS
         assert session.head() == Head(1, 1)
@@ -171,7 +171,7 @@ class Appending(Setting):
                 batch = [Message.user(f"{writer}.{n}.{i}") for i in (0, 1)]
                 receipts[batch[1].id] = session.append(*batch).seq
 
-        together(*(partial(write, n) for n in range(_WRITERS)))
+        run_concurrently(*(partial(write, n) for n in range(_WRITERS)))
         stored = session.messages()
         assert [m.seq for m in stored] == list(range(1, 2 * _WRITERS * _EACH + 1))
         assert {m.id: m.seq for m in stored if m.text.endswith(".1")} == receipts

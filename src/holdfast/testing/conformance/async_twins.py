@@ -21,8 +21,8 @@ from holdfast.errors import (
     TurnLost,
 )
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import take_turn, talk, texts
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.conversation import parse_conversation, take_turn, texts
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import BranchChanged, File, Goal, Head, Message, ToolCall, Usage
 
 _LONG = 30.0
@@ -33,7 +33,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, _LONG))
 
 
-class Twins(Setting):
+class AsyncTwinTests(StoreFixtures):
     """`AsyncStore`, `AsyncSession`, `AsyncTurn`, `AsyncDraft`."""
 
     def test_the_same_operations(self, store: Store) -> None:
@@ -136,7 +136,7 @@ class Twins(Setting):
             reply = await old.stream().__aenter__()
             await reply.write("half")
             await reply.flush()
-            self.expire(store)
+            self.expire_leases(store)
             async with session.turn() as new:
                 assert new.recovered is not None
                 assert new.recovered.partial is not None
@@ -251,7 +251,7 @@ class Twins(Setting):
             reply = turn.stream()
             await reply.write("half")
             await reply.flush()
-            self.expire(store)
+            self.expire_leases(store)
             recovered = await session.recover()
             assert recovered is not None
             assert recovered.partial is not None
@@ -319,7 +319,7 @@ class Twins(Setting):
         async def work() -> None:
             session, sync = await AsyncStore(store).session("k"), store.session("k")
             assert (await session.summary(), await session.covered()) == (None, 0)
-            await session.append(*talk("u a u"))
+            await session.append(*parse_conversation("u a u"))
             await session.summarize("short", upto=2)
             assert await session.summary() == sync.summary() == (await session.messages())[-1]
             assert await session.covered() == sync.covered() == 2  # noqa: PLR2004
@@ -370,7 +370,7 @@ class Twins(Setting):
 
         async def work() -> None:
             session = await AsyncStore(store).session("k")
-            await session.append(*talk("u a"))
+            await session.append(*parse_conversation("u a"))
             follower = session.follow()
             seen = [await anext(follower) for _ in range(2)]
             await session.undo()
@@ -389,7 +389,7 @@ class Twins(Setting):
 
         async def work() -> None:
             session = await AsyncStore(store).session("k")
-            await session.append(*talk("u a u a"))
+            await session.append(*parse_conversation("u a u a"))
             new = [Message.user(str(n)) for n in range(3)]
             task = asyncio.create_task(session.replace(new))
             for _ in range(steps):

@@ -13,16 +13,16 @@ from holdfast.clock import to_datetime
 from holdfast.operations import append, head_moves
 from holdfast.session import Session, number_of
 from holdfast.storage.protocol import (
+    BranchStart,
     HeadRow,
     MessageRow,
     QueueRow,
     Snapshot,
-    Start,
     Transaction,
     UsageRow,
 )
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import File, Message, Stats, Usage
 
 _BLOB = b"data"
@@ -51,7 +51,7 @@ def _advance(tx: Transaction, session: Session) -> None:
 
 
 def _use_blob(tx: Transaction, session: Session) -> None:
-    tx.add_blob(_head(tx, session).branch, 1, codec.digest(_BLOB), _BLOB)
+    tx.add_blob(_head(tx, session).branch, 1, codec.sha256_hex(_BLOB), _BLOB)
 
 
 def _rename(tx: Transaction, session: Session) -> None:
@@ -63,7 +63,7 @@ def _rename(tx: Transaction, session: Session) -> None:
 def _copy(tx: Transaction, session: Session) -> None:
     row = tx.session(number_of(session))
     assert row is not None
-    tx.add_session(msgspec.structs.replace(row, id="copy", key="copy"), Start(token="t"))  # noqa: S106
+    tx.add_session(msgspec.structs.replace(row, id="copy", key="copy"), BranchStart(token="t"))  # noqa: S106
 
 
 def _end_turn(tx: Transaction, session: Session) -> None:
@@ -81,26 +81,26 @@ def _change_tool(tx: Transaction, session: Session) -> None:
 def _enqueue(tx: Transaction, session: Session) -> None:
     item = codec.encode(Message.user("x"), to_datetime(tx.now()))
     tx.add_queued(
-        number_of(session), QueueRow(0, item.id, 1, item.body, ((codec.digest(b"q"), b"q"),))
+        number_of(session), QueueRow(0, item.id, 1, item.body, ((codec.sha256_hex(b"q"), b"q"),))
     )
 
 
-def _leave(tx: Transaction, session: Session) -> None:
+def _open_branch(tx: Transaction, session: Session) -> None:
     head = _head(tx, session)
-    start = Start(parent=head.branch, fork_seq=1, asked_seq=1, reason="rewind", token="t")  # noqa: S106
+    start = BranchStart(parent=head.branch, fork_seq=1, asked_seq=1, reason="rewind", token="t")  # noqa: S106
     branch = tx.add_branch(head.session, head.branch_no + 1, start, tx.now())
     tx.end_branch(head.branch, head.seq)
     tx.path(branch)
     tx.put_head(msgspec.structs.replace(head, branch=branch, branch_no=2, seq=1))
 
 
-def _bury(tx: Transaction, session: Session) -> None:
+def _write_tombstone(tx: Transaction, session: Session) -> None:
     stone = codec.encode(Message.system("stone", id="kept"), to_datetime(tx.now()))
     crc = codec.checksum("kept", None, stone.body)
     blobs = tx.put_tombstone(
         _head(tx, session).branch, MessageRow(2, "kept", None, crc, stone.body)
     )
-    assert blobs == {codec.digest(_KEPT)}
+    assert blobs == {codec.sha256_hex(_KEPT)}
     tx.drop_blobs(blobs)
 
 
@@ -108,7 +108,7 @@ def _purge(tx: Transaction, session: Session) -> None:
     head = _head(tx, session)
     cut = tx.cut_branch(head.branch, 0)
     tx.drop_blobs(cut.blobs)
-    tx.drop_belongings(head.session)
+    tx.drop_session_rows(head.session)
     tx.drop_branch(head.branch)
     tx.drop_session(head.session)
 
@@ -127,16 +127,16 @@ _WRITES: dict[str, Callable[[Transaction, Session], object]] = {
     "draft": lambda tx, s: tx.put_draft(number_of(s), 1, 1, b'{"deltas":[]}'),
     "drop draft": lambda tx, s: tx.drop_draft(number_of(s), 1),
     "queue": _enqueue,
-    "branch": _leave,
+    "branch": _open_branch,
     "cut": lambda tx, s: tx.cut_branch(_head(tx, s).branch, 1),
-    "tombstone": _bury,
-    "belongings": lambda tx, s: tx.drop_belongings(number_of(s)),
+    "tombstone": _write_tombstone,
+    "belongings": lambda tx, s: tx.drop_session_rows(number_of(s)),
     "purge": _purge,
     "drop queued": lambda tx, s: tx.drop_queued(number_of(s), 1),
 }
 
 
-class Seam(Setting):
+class BackendProtocolTests(StoreFixtures):
     """What `holdfast.storage.protocol` requires of a backend."""
 
     @pytest.mark.parametrize("write", _WRITES)
@@ -145,7 +145,7 @@ class Seam(Setting):
         self, store: Store, session: Session, write: str, error: type[BaseException]
     ) -> None:
         """All its writes are rolled back, for this and for later readers."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         turn.tool_started("c")
         turn.assistant("a", usage=Usage(1, 2))
         turn.stream()
@@ -161,7 +161,7 @@ class Seam(Setting):
         with pytest.raises(error):
             store.backend.write(operation)
         assert self.everything(store, session) == before
-        again = self.later(store)
+        again = self.reopen(store)
         assert self.everything(again, again.get(session.id)) == before
 
     def everything(self, store: Store, session: Session) -> tuple[object, ...]:
@@ -188,7 +188,7 @@ class Seam(Setting):
         session.append(*(Message.user(str(n)) for n in range(5)))
 
         def operation(tx: Transaction) -> None:
-            _leave(tx, session)
+            _open_branch(tx, session)
             raise GaveUpError
 
         for at in (4, 3):
@@ -205,7 +205,7 @@ class Seam(Setting):
             session.append(*(Message.user(str(n)) for n in range(14)))
 
         def bad(tx: Transaction) -> None:
-            _leave(tx, sessions[0])
+            _open_branch(tx, sessions[0])
             raise GaveUpError
 
         pending = []
@@ -233,7 +233,7 @@ class Seam(Setting):
         pending.result()
         assert told.wait(_LONG)
         assert pending.outcome() is None
-        assert not pending.give_up()
+        assert not pending.withdraw()
         assert session.head().seq == 1
 
     def test_a_submitted_operation_raises_its_error(self, store: Store, session: Session) -> None:

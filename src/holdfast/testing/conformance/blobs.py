@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import BadMessage, MessageNotFound
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import File, Message, Raw, Text, Thinking, ToolCall, ToolResult
 
 _DATA = bytes(range(256)) * 3
@@ -21,7 +21,7 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class Blobs(Setting):
+class BlobTests(StoreFixtures):
     """`File(data=…)` in, `store.blob(sha)` out."""
 
     @pytest.mark.parametrize("data", [_DATA, b"", b"\0", b"\xff\xfe", bytearray(b"abc")])
@@ -30,7 +30,7 @@ class Blobs(Setting):
     ) -> None:
         """The message has name, type, hash and size; `Store.blob` returns the bytes."""
         session.append(Message.user(["look", File(name="a.bin", mime="x/y", data=data)]))
-        again = self.later(store)
+        again = self.reopen(store)
         part = again.session("the session").messages()[0].parts[1]
         assert part == File(name="a.bin", mime="x/y", sha256=sha(data), size=len(data))
         assert again.blob(sha(data)) == bytes(data)
@@ -44,7 +44,7 @@ class Blobs(Setting):
     def test_files_inside_tool_results(self, store: Store, session: Session) -> None:
         """They are stored like any other file."""
         session.append(Message.tool("c", [Text("shot"), File(name="s.png", data=_DATA)]))
-        again = self.later(store)
+        again = self.reopen(store)
         (result,) = again.session("the session").messages()[0].tool_results
         assert result.content[1] == File(name="s.png", sha256=sha(_DATA), size=len(_DATA))
         assert again.blob(sha(_DATA)) == _DATA
@@ -115,7 +115,7 @@ class Blobs(Setting):
             ),
         )
         store.session("s").append(message, Message.user("behind"))
-        found, behind = self.later(store).session("s").messages()
+        found, behind = self.reopen(store).session("s").messages()
         assert found.parts[:4] == message.parts[:4]
         assert found.parts[5] == message.parts[5]
         assert found.tool_results[1].text == text
@@ -125,7 +125,7 @@ class Blobs(Setting):
         """Metadata has no limit of its own."""
         message = Message.user("a", metadata={"k": "x" * 1_000_000})
         store.session("s").append(message)
-        assert self.later(store).session("s").messages()[0].metadata == message.metadata
+        assert self.reopen(store).session("s").messages()[0].metadata == message.metadata
 
     @pytest.mark.long
     @pytest.mark.parametrize("letter", ["x", "\ud800"])
@@ -133,7 +133,7 @@ class Blobs(Setting):
         """A message of 50 MB is stored and read back, as text and as a file."""
         text, data = letter * 50_000_000, b"y" * 50_000_000
         store.session("s").append(Message.user([text, File(data=data)]))
-        again = self.later(store)
+        again = self.reopen(store)
         (found,) = again.session("s").messages()
         assert found.text == text
         assert again.blob(sha(data)) == data

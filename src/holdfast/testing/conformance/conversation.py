@@ -11,21 +11,21 @@ from holdfast.turn import Turn
 from holdfast.values import Message, ToolCall
 
 
-def talk(line: str) -> list[Message]:
+def parse_conversation(line: str) -> list[Message]:
     """Make the messages of a line: u(ser), a(ssistant), s(ystem), +calls, -results."""
     return [_message(word, f"{word}{at}") for at, word in enumerate(line.split(), 1)]
 
 
 def _message(word: str, text: str) -> Message:
     if word.startswith("+"):
-        return calling(*word[1:].split(","))
+        return call_message(*word[1:].split(","))
     if word.startswith("-"):
         return Message.tool(word[1:], f"result {text}")
     make = {"u": Message.user, "a": Message.assistant, "s": Message.system}[word]
     return make(text)
 
 
-def calling(*calls: str) -> Message:
+def call_message(*calls: str) -> Message:
     """Return a message that calls tools."""
     return Message.assistant("", tool_calls=[ToolCall(call, "tool") for call in calls])
 
@@ -43,7 +43,7 @@ def texts(session: Session, *, branch: int | None = None) -> list[str]:
     return [message.text for message in session.messages(branch=branch)]
 
 
-def everything(session: Session) -> tuple[object, ...]:
+def read_session(session: Session) -> tuple[object, ...]:
     """Return everything that can be read of a session."""
     return (
         session.info(),

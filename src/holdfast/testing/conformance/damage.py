@@ -11,16 +11,16 @@ from holdfast.errors import Damaged
 from holdfast.session import Session, number_of
 from holdfast.storage.protocol import MessageRow, Transaction
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Message, Raw
 
 
-class DamagedData(Setting):
+class DamageTests(StoreFixtures):
     """Promise 11. The backend protocol is used to write what no operation would."""
 
     def spoil(self, store: Store, session: Session, *, body: bytes | None = None) -> None:
         """Store a message with a wrong checksum, or with a body that cannot be decoded."""
-        self.sound = False
+        self.expect_no_damage = False
 
         def operation(tx: Transaction) -> None:
             head = tx.head(number_of(session))
@@ -41,7 +41,7 @@ class DamagedData(Setting):
         session.append(Message.user("before"))
         self.spoil(store, session, body=body)
         session.append(Message.user("behind"))
-        again = self.later(store)
+        again = self.reopen(store)
         found = again.session("the session").messages()
         assert [m.status for m in found] == ["complete", "damaged", "complete"]
         assert [m.text for m in found] == ["before", "", "behind"]
@@ -61,7 +61,7 @@ class DamagedData(Setting):
 
     def test_a_missing_message_is_an_error(self, store: Store, session: Session) -> None:
         """A history shorter than its head says raises; it is never returned as if it were whole."""
-        self.sound = False
+        self.expect_no_damage = False
         session.append(Message.user("a"))
 
         def operation(tx: Transaction) -> None:
@@ -96,7 +96,7 @@ class DamagedData(Setting):
 
     def test_a_list_shows_what_can_be_read(self, store: Store, session: Session) -> None:
         """One session whose identity is damaged does not hide the others."""
-        self.sound = False
+        self.expect_no_damage = False
         other = store.session("other")
 
         def operation(tx: Transaction) -> None:
@@ -116,7 +116,7 @@ class DamagedData(Setting):
         self, store: Store, session: Session
     ) -> None:
         """The draft's bytes are kept in the partial message."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         reply = turn.stream()
         reply.write("half")
         reply.flush()
@@ -126,7 +126,7 @@ class DamagedData(Setting):
             tx.put_draft(number_of(session), 1, 1, b'{"deltas": nonsense')
 
         store.backend.write(operation)
-        self.expire(store)
+        self.expire_leases(store)
         recovered = session.recover()
         assert recovered is not None
         assert recovered.partial is not None

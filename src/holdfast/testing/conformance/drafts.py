@@ -12,18 +12,18 @@ import pytest
 from holdfast import codec
 from holdfast.clock import to_datetime
 from holdfast.draft import Draft
-from holdfast.draft_parts import Chunk, Opening
+from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import BadMessage, Invalid
 from holdfast.operations import turns
 from holdfast.session import Session, number_of
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Message, Raw, Text, Thinking, ToolCall, Usage
 
 _TEXTS = ["plain", "nul \0", "half \ud83d", "\ude00 other half", "é😀", ""]
 
 
-class Drafts(Setting):
+class DraftTests(StoreFixtures):
     """`Turn.stream`: flushing, closing, and what is stored."""
 
     def test_closing_makes_one_message(self, store: Store, session: Session) -> None:
@@ -44,7 +44,7 @@ class Drafts(Setting):
                 reply.usage(Usage(3, 4), cost=Decimal("0.5"))
             given = reply.message
         assert given is not None
-        (stored,) = self.later(store).session("the session").messages()
+        (stored,) = self.reopen(store).session("the session").messages()
         assert stored.parts == (
             Thinking("hmm", "s"),
             Thinking("so"),
@@ -91,13 +91,13 @@ class Drafts(Setting):
         self, store: Store, session: Session, letter: str
     ) -> None:
         """4 KiB are flushed without the timer, so a crash after a write loses less than that."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         reply = turn.stream()
         written = ""
         for _ in range(30):
             reply.write(letter * 300)
             written += letter * 300
-        self.expire(store)
+        self.expire_leases(store)
         recovered = session.recover()
         assert recovered is not None
         assert recovered.partial is not None
@@ -130,11 +130,11 @@ class Drafts(Setting):
     def test_closing_the_store_keeps_the_last_words(self, store: Store, session: Session) -> None:
         """Text written before the close is stored, although no flush was due."""
         self.need_persistence()
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         reply = turn.stream()
         reply.write("last words")
-        again = self.later(store)
-        self.expire(again)
+        again = self.reopen(store)
+        self.expire_leases(again)
         recovered = again.session("the session").recover()
         assert recovered is not None
         assert recovered.partial is not None
@@ -248,11 +248,11 @@ class Drafts(Setting):
         """The flush timer of one reply may fire after the next has begun: both stay intact."""
         with session.turn() as turn:
             where = (number_of(session), int(turn.id.rpartition(".")[2]))
-            one, two = (Opening(name, None, self.clock.micros()) for name in ("one", "two"))
-            store.backend.write(turns.flush_draft(*where, one, [(1, Chunk((Text("on"),)))]))
+            one, two = (DraftOpening(name, None, self.clock.micros()) for name in ("one", "two"))
+            store.backend.write(turns.flush_draft(*where, one, [(1, DraftChunk((Text("on"),)))]))
             store.backend.write(turns.close_draft(*where, self.whole("one")))
-            store.backend.write(turns.flush_draft(*where, two, [(1, Chunk((Text("tw"),)))]))
-            late = turns.flush_draft(*where, one, [(2, Chunk((Text("e"),)))])
+            store.backend.write(turns.flush_draft(*where, two, [(1, DraftChunk((Text("tw"),)))]))
+            late = turns.flush_draft(*where, one, [(2, DraftChunk((Text("e"),)))])
             assert store.backend.write(late) is False
             store.backend.write(turns.close_draft(*where, self.whole("two")))
         assert [(m.text, m.status) for m in session.messages()] == [
@@ -266,14 +266,14 @@ class Drafts(Setting):
         """Also if the older one was never closed, none of its text gets into the newer one."""
         with session.turn() as turn:
             where = (number_of(session), int(turn.id.rpartition(".")[2]))
-            one, two = (Opening(name, None, self.clock.micros()) for name in ("one", "two"))
-            store.backend.write(turns.flush_draft(*where, two, [(1, Chunk((Text("tw"),)))]))
-            late = turns.flush_draft(*where, one, [(1, Chunk((Text("one"),)))])
+            one, two = (DraftOpening(name, None, self.clock.micros()) for name in ("one", "two"))
+            store.backend.write(turns.flush_draft(*where, two, [(1, DraftChunk((Text("tw"),)))]))
+            late = turns.flush_draft(*where, one, [(1, DraftChunk((Text("one"),)))])
             assert store.backend.write(late) is False
             store.backend.write(turns.close_draft(*where, self.whole("two")))
         assert [(m.text, m.status) for m in session.messages()] == [("two", "complete")]
 
-    def whole(self, text: str) -> codec.Encoded:
+    def whole(self, text: str) -> codec.EncodedMessage:
         """A finished reply, whose id is its text."""
         message = Message.assistant(text, id=text)
         return codec.encode(message, to_datetime(self.clock.micros()))

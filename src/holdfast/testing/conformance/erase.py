@@ -20,8 +20,13 @@ from holdfast.errors import (
 )
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import calling, everything, talk, texts
-from holdfast.testing.conformance.fixtures import Setting, drain, together
+from holdfast.testing.conformance.conversation import (
+    call_message,
+    parse_conversation,
+    read_session,
+    texts,
+)
+from holdfast.testing.conformance.fixtures import StoreFixtures, drain, run_concurrently
 from holdfast.testing.legality import PROVIDERS, problems
 from holdfast.values import File, Head, Message, Text, ToolCall, Usage
 
@@ -29,7 +34,7 @@ _FILE = b"a file" * 100
 _SECRET = "the secret that must not be told"  # noqa: S105 - it is what a user said
 
 
-class Forgetting(Setting):
+class EraseTests(StoreFixtures):
     """Erasure of one message."""
 
     def test_an_erased_message_keeps_its_position(self, store: Store, session: Session) -> None:
@@ -42,7 +47,7 @@ class Forgetting(Setting):
         assert (report.session_id, report.message_id, report.seq) == (session.id, before[0].id, 1)
         assert (report.places, report.erased_in) == (1, (session.id,))
         assert (report.blobs, report.blob_bytes, report.pending) == (1, len(_FILE), ())
-        later = self.later(store)
+        later = self.reopen(store)
         session = later.get(session.id)
         stone, reply = session.messages()
         assert (stone.id, stone.seq, stone.role) == (before[0].id, 1, "user")
@@ -71,7 +76,7 @@ class Forgetting(Setting):
     @pytest.mark.parametrize("by", ["id", "seq", "head"])
     def test_the_message_to_erase_is_named_by_any_position(self, session: Session, by: str) -> None:
         """By its id, its seq, or a head."""
-        session.append(*talk("u a u"))
+        session.append(*parse_conversation("u a u"))
         place = {"id": session.messages()[1].id, "seq": 2, "head": Head(1, 2)}[by]
         assert session.erase(place).seq == 2  # type: ignore[arg-type]
         assert texts(session) == ["u1", "", "u3"]
@@ -79,11 +84,11 @@ class Forgetting(Setting):
     @pytest.mark.parametrize("place", [0, 4, "nobody", Head(1, 4), Head(7, 1), Head(1, 0)])
     def test_what_is_not_there_cannot_be_erased(self, session: Session, place: Any) -> None:  # noqa: ANN401
         """`MessageNotFound`, and nothing is changed."""
-        session.append(*talk("u a u"))
-        before = everything(session)
+        session.append(*parse_conversation("u a u"))
+        before = read_session(session)
         with pytest.raises(MessageNotFound):
             session.erase(place)
-        assert everything(session) == before
+        assert read_session(session) == before
 
     @pytest.mark.parametrize(
         ("place", "error"),
@@ -103,19 +108,19 @@ class Forgetting(Setting):
         error: type[Exception],
     ) -> None:
         """An invalid position is refused, and nothing is changed."""
-        session.append(*talk("u a u"))
+        session.append(*parse_conversation("u a u"))
         with pytest.raises(error, match="message"):
             session.erase(place)
         assert texts(session) == ["u1", "a2", "u3"]
 
     def test_erasing_again_changes_nothing(self, session: Session) -> None:
         """The report of the second erasure counts nothing."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         session.erase(1)
-        before = everything(session)
+        before = read_session(session)
         report = session.erase(1)
         assert (report.places, report.erased_in, report.blobs) == (0, (), 0)
-        assert everything(session) == before
+        assert read_session(session) == before
 
     # ------------------------------------------------------------------- everywhere it is stored
 
@@ -131,7 +136,7 @@ class Forgetting(Setting):
         report = second.erase("s")
         family = {session.id, fork.id, second.id, going_on.id}
         assert (report.places, set(report.erased_in)) == (1, family)
-        store = self.later(store)
+        store = self.reopen(store)
         for id in family:
             found = store.get(id)
             assert found.messages()[0].status == "erased"
@@ -166,7 +171,7 @@ class Forgetting(Setting):
 
     def test_what_was_abandoned_is_reached_by_its_id(self, session: Session) -> None:
         """By its id, or by its seq on its branch."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         lost = session.messages()[2:]
         session.rewind(2)
         session.erase(lost[0].id)
@@ -255,7 +260,7 @@ class Forgetting(Setting):
         """Erasing a call, its result, the first or the last message leaves a legal window."""
         said = [
             Message.user("what is it?"),
-            calling("c1", "c2"),
+            call_message("c1", "c2"),
             Message.tool("c1", _SECRET),
             Message.tool("c2", "two"),
             Message.assistant("it is that"),
@@ -269,7 +274,7 @@ class Forgetting(Setting):
 
     def test_an_erased_summary_stands_for_nothing(self, session: Session) -> None:
         """The messages it covered are in the window again."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         session.summarize(_SECRET)
         session.append(Message.user("next"))
         session.erase(5)
@@ -279,7 +284,7 @@ class Forgetting(Setting):
 
     def test_undo_fork_and_follow_over_what_was_erased(self, session: Session) -> None:
         """A tombstone counts like any message."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         session.erase(3)
         assert session.fork(3).info().messages == 3
         assert [item.text for item in drain(session.follow())] == ["u1", "a2", "", "a4"]
@@ -308,7 +313,7 @@ class Forgetting(Setting):
             for n in range(10):
                 session.append(Message.user(f"new {n}"))
 
-        together(*(lambda n=n: erase(n) for n in range(8)), append)
+        run_concurrently(*(lambda n=n: erase(n) for n in range(8)), append)
         assert sum(places) == 4
         assert [m.status for m in session.messages()[:8]] == ["erased"] * 4 + ["complete"] * 4
         assert session.head().seq == 18
@@ -317,7 +322,7 @@ class Forgetting(Setting):
         self, store: Store, session: Session
     ) -> None:
         """In a read-only store, and in a session purged meanwhile."""
-        session.append(*talk("u"))
+        session.append(*parse_conversation("u"))
         if self.persistent:
             reader = self.open(readonly=True)
             with pytest.raises(ReadOnly):
@@ -341,7 +346,7 @@ class Forgetting(Setting):
 
     def test_the_twin_erases_as_well(self, store: Store, session: Session) -> None:
         """The async twin returns the same report."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
 
         async def work() -> None:
             twin = await AsyncStore(store).get(session.id)

@@ -13,8 +13,8 @@ import pytest
 from holdfast.errors import BadQuery, HeadMoved, Invalid, SessionBusy, TurnLost
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import everything, talk, texts
-from holdfast.testing.conformance.fixtures import Setting, together
+from holdfast.testing.conformance.conversation import parse_conversation, read_session, texts
+from holdfast.testing.conformance.fixtures import StoreFixtures, run_concurrently
 from holdfast.values import Head, Message, ToolCall
 
 # Every operation that takes `expect=`, as it is called on a session with some messages.
@@ -31,7 +31,7 @@ _COMPARED: dict[str, Callable[[Session, Any], object]] = {
 _MOVES = ["rewind", "undo", "redo", "replace", "clear"]
 
 
-class Comparing(Setting):
+class ExpectedHeadTests(StoreFixtures):
     """`expect=` of every operation that takes it, and open turns."""
 
     # ------------------------------------------------------------------------------------ expect
@@ -41,11 +41,11 @@ class Comparing(Setting):
         """`HeadMoved` has both heads, and nothing is changed."""
         _prepare(session)
         for stale in (Head(1, 3), Head(1, 4), Head(2, 2), Head(2, 4), Head(3, 3)):
-            before = everything(session)
+            before = read_session(session)
             with pytest.raises(HeadMoved) as moved:
                 _COMPARED[operation](session, stale)
             assert (moved.value.expected, moved.value.actual) == (stale, Head(2, 3))
-            assert everything(session) == before
+            assert read_session(session) == before
 
     @pytest.mark.parametrize("operation", _COMPARED)
     def test_the_head_of_now_is_let_through(self, session: Session, operation: str) -> None:
@@ -53,9 +53,9 @@ class Comparing(Setting):
         _prepare(session)
         if operation == "redo":
             session.undo()
-        before = everything(session)
+        before = read_session(session)
         _COMPARED[operation](session, session.head())
-        assert everything(session) != before
+        assert read_session(session) != before
 
     @pytest.mark.parametrize("operation", _COMPARED)
     @pytest.mark.parametrize("expect", [3, "head", (2, 3)])
@@ -67,14 +67,14 @@ class Comparing(Setting):
     ) -> None:
         """`Invalid` names it."""
         _prepare(session)
-        before = everything(session)
+        before = read_session(session)
         with pytest.raises(Invalid, match="expect"):
             _COMPARED[operation](session, expect)
-        assert everything(session) == before
+        assert read_session(session) == before
 
     def test_no_head_ever_comes_twice(self, session: Session) -> None:
         """No sequence of undo and redo repeats a head: an equal head means that nothing moved."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         seen = [session.head()]
         moves: list[Callable[[], Head]] = [
             session.undo,
@@ -105,7 +105,7 @@ class Comparing(Setting):
 
     def test_threads_that_compare_lose_nothing(self, session: Session) -> None:
         """Concurrent undo, redo, append and replace apply to the head they saw, or not at all."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         done: list[tuple[Head, Head]] = []
 
         def work(move: Callable[[Head], Head]) -> None:
@@ -116,7 +116,7 @@ class Comparing(Setting):
                 except (HeadMoved, BadQuery):
                     continue
 
-        together(
+        run_concurrently(
             partial(work, lambda seen: session.undo(expect=seen)),
             partial(work, lambda seen: session.redo(expect=seen)),
             partial(work, lambda seen: session.append(Message.user("x"), expect=seen)),
@@ -139,11 +139,11 @@ class Comparing(Setting):
         if operation == "redo":
             session.undo()
         with session.turn() as turn:
-            before = everything(session)
+            before = read_session(session)
             with pytest.raises(SessionBusy) as busy:
                 _COMPARED[operation](session, None)
             assert busy.value.session_id == session.id
-            assert everything(session) == before
+            assert read_session(session) == before
             turn.user("goes on")
         if operation != "redo":
             _COMPARED[operation](session, None)
@@ -166,13 +166,13 @@ class Comparing(Setting):
     ) -> None:
         """Its partial reply is stored, its tools get an outcome, and its holder loses the turn."""
         _prepare(session)
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         turn.assistant("", tool_calls=[ToolCall("c", "tool")])
         turn.tool_started("c")
         reply = turn.stream()
         reply.write("half")
         reply.flush()
-        self.expire(store)
+        self.expire_leases(store)
         if operation == "redo":
             # The recovery appends the partial reply, so there is nothing to redo.
             with pytest.raises(BadQuery):
@@ -193,6 +193,6 @@ class Comparing(Setting):
 
 def _prepare(session: Session) -> None:
     """Bring a session to its second branch, at seq 3."""
-    session.append(*talk("u a u a"))
+    session.append(*parse_conversation("u a u a"))
     session.rewind(1)
-    session.append(*talk("a u"))
+    session.append(*parse_conversation("a u"))

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 import pytest
 
 from holdfast.clock import Clock
-from holdfast.follow import Following
+from holdfast.follow import BaseFollower
 from holdfast.session import Session
 from holdfast.storage.protocol import Backend
 from holdfast.store import Store
@@ -18,14 +18,14 @@ from holdfast.turn import Turn
 from holdfast.values import Damage, Scan
 
 T = TypeVar("T")
-_START = 1_700_000_000_000_000
-_SECOND = 1_000_000
+_START_US = 1_700_000_000_000_000
+_SECOND_US = 1_000_000
 
 
 class SetClock:
     """A clock that moves only by `advance`, and by a microsecond at each reading."""
 
-    def __init__(self, micros: int = _START) -> None:
+    def __init__(self, micros: int = _START_US) -> None:
         self._now = micros
         self._guard = threading.Lock()
 
@@ -38,17 +38,17 @@ class SetClock:
     def advance(self, seconds: float) -> None:
         """Move the clock forward, or back."""
         with self._guard:
-            self._now += int(seconds * _SECOND)
+            self._now += int(seconds * _SECOND_US)
 
 
-class Setting:
+class StoreFixtures:
     """The fixtures that every group of tests shares."""
 
     persistent: ClassVar[bool] = True
     proves: ClassVar[bool] = True
 
     clock: SetClock
-    sound: bool  # false for a test that does damage
+    expect_no_damage: bool  # false for a test that does damage
     _folder: Path
     _opened: list[Store]
 
@@ -61,7 +61,7 @@ class Setting:
         self.clock = SetClock()
         self._folder = tmp_path
         self._opened = []
-        self.sound = True
+        self.expect_no_damage = True
         yield
         damage = [found for store in self._opened for found in self.damage_of(store)]
         for store in self._opened:
@@ -70,7 +70,7 @@ class Setting:
 
     def damage_of(self, store: Store) -> list[Damage]:
         """Return the damage in a store; none for tests that cause damage on purpose."""
-        return store.verify() if self.sound and not store.backend.closed else []
+        return store.verify() if self.expect_no_damage and not store.backend.closed else []
 
     @pytest.fixture
     def store(self) -> Store:
@@ -91,7 +91,7 @@ class Setting:
         self._opened.append(store)
         return store
 
-    def later(self, store: Store) -> Store:
+    def reopen(self, store: Store) -> Store:
         """Return the store as a later process finds it; the same object if it is not persistent."""
         if not self.persistent:
             return store
@@ -111,16 +111,16 @@ class Setting:
         if not self.persistent:
             pytest.skip("this store ends with its backend and cannot be opened twice")
 
-    def begin(self, session: Session, *, model: str | None = None) -> Turn:
+    def open_turn(self, session: Session, *, model: str | None = None) -> Turn:
         """Open a turn that is never ended."""
         return session.turn(model=model).__enter__()
 
-    def expire(self, store: Store) -> None:
+    def expire_leases(self, store: Store) -> None:
         """Advance the clock until every lease has expired."""
         self.clock.advance(store.backend.lease + 1)
 
 
-def drain(following: Following[T]) -> list[T]:
+def drain(following: BaseFollower[T]) -> list[T]:
     """Return all items that a follower has now."""
     found: list[T] = []
     while (item := following.poll()) is not None:
@@ -128,7 +128,7 @@ def drain(following: Following[T]) -> list[T]:
     return found
 
 
-def together(*calls: Callable[[], object]) -> None:
+def run_concurrently(*calls: Callable[[], object]) -> None:
     """Run calls in threads that start at the same moment; raise the first error."""
     gate = threading.Barrier(len(calls))
     failed: list[BaseException] = []

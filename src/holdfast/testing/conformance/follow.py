@@ -13,14 +13,14 @@ import pytest
 from holdfast.errors import BadQuery
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import talk
-from holdfast.testing.conformance.fixtures import Setting, drain
+from holdfast.testing.conformance.conversation import parse_conversation
+from holdfast.testing.conformance.fixtures import StoreFixtures, drain
 from holdfast.values import Activity, BranchChanged, Head, Message
 
 _LONG = 30.0
 
 
-class FollowingOthers(Setting):
+class FollowTests(StoreFixtures):
     """Promise 13."""
 
     def test_from_the_start_and_from_a_head(self, session: Session) -> None:
@@ -67,7 +67,7 @@ class FollowingOthers(Setting):
         session.append(*(Message.user(str(n)) for n in range(4)))
         follower = session.follow()
         assert [next(follower).text for _ in range(2)] == ["0", "1"]
-        again = self.later(store).session("the session")
+        again = self.reopen(store).session("the session")
         assert [m.text for m in drain(again.follow(follower.head))] == ["2", "3"]
 
     def test_a_long_history(self, session: Session) -> None:
@@ -135,7 +135,7 @@ class FollowingOthers(Setting):
 
     def test_a_follower_yields_a_branch_change(self, session: Session) -> None:
         """Delivered messages up to `kept` stay in the history; the new ones after that follow."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         follower = session.follow()
         assert len(drain(follower)) == 4
         session.rewind(2)
@@ -151,7 +151,7 @@ class FollowingOthers(Setting):
 
     def test_a_redo_brings_messages_back(self, session: Session) -> None:
         """They are delivered again, because their removal was reported."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         follower = session.follow()
         drain(follower)
         session.undo()
@@ -164,7 +164,7 @@ class FollowingOthers(Setting):
 
     def test_what_a_replace_keeps_is_not_delivered_again(self, session: Session) -> None:
         """Only the new messages after the shared prefix are delivered."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         old = session.messages()
         follower = session.follow(after=session.head())
         session.replace([*old[:3], Message.user("x"), Message.user("y")])
@@ -177,16 +177,16 @@ class FollowingOthers(Setting):
         self, store: Store, session: Session
     ) -> None:
         """It gets the rest of its branch first, then every branch change in order."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         seen = session.head()
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         lost = session.messages()[2:]
         session.rewind(3)
         session.append(Message.user("gone"))
         gone = session.messages()[3]
         session.rewind(1)
         session.append(Message.user("here"))
-        again = self.later(store).session("the session")
+        again = self.reopen(store).session("the session")
         follower = again.follow(after=seen)
         assert drain(follower) == [
             *lost,
@@ -198,7 +198,7 @@ class FollowingOthers(Setting):
 
     def test_a_new_follower_begins_with_the_history_of_now(self, session: Session) -> None:
         """Branches abandoned before are not reported."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         session.rewind(2)
         session.append(Message.user("other"))
         follower = session.follow()
@@ -207,9 +207,9 @@ class FollowingOthers(Setting):
 
     def test_going_over_to_another_branch(self, session: Session) -> None:
         """`kept` is the length of the common prefix of both histories."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         session.rewind(1)
-        session.append(*talk("s s s"))
+        session.append(*parse_conversation("s s s"))
         follower = session.follow()
         drain(follower)
         session.rewind(Head(1, 4))
@@ -223,7 +223,7 @@ class FollowingOthers(Setting):
         follower = session.follow()
         view: list[Message] = []
         for n in range(12):
-            session.append(*talk("u a u a"))
+            session.append(*parse_conversation("u a u a"))
             for step in (session.undo, session.redo, session.clear, session.redo)[: n % 5]:
                 step()
                 if n % 2:
@@ -237,12 +237,12 @@ class FollowingOthers(Setting):
 
     def test_a_follower_resumes_anywhere(self, session: Session) -> None:
         """After each item its head is enough to get the rest."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         whole = session.follow()
         session.undo()
-        session.append(*talk("s"))
+        session.append(*parse_conversation("s"))
         session.clear()
-        session.append(*talk("u"))
+        session.append(*parse_conversation("u"))
         told = []
         resumed = session.follow(after=Head(1, 0))
         while (item := resumed.poll()) is not None:
@@ -253,7 +253,7 @@ class FollowingOthers(Setting):
 
     def test_a_follower_of_a_fork(self, session: Session) -> None:
         """It starts with the parent's messages; later writes to the parent are not delivered."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         fork = session.fork()
         follower = fork.follow()
         assert drain(follower) == session.messages()
@@ -265,7 +265,7 @@ class FollowingOthers(Setting):
 
     def test_a_store_follower_yields_moves(self, store: Store, session: Session) -> None:
         """A move is reported with the head on its new branch."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         follower = store.follow()
         drain(follower)
         session.undo()

@@ -13,12 +13,17 @@ import pytest
 from holdfast.errors import BadMessage, BadQuery, HeadMoved, IdConflict, Invalid, KeyTaken
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import everything, take_turn, talk, texts
-from holdfast.testing.conformance.fixtures import Setting, together
+from holdfast.testing.conformance.conversation import (
+    parse_conversation,
+    read_session,
+    take_turn,
+    texts,
+)
+from holdfast.testing.conformance.fixtures import StoreFixtures, run_concurrently
 from holdfast.values import File, Head, Message, Usage
 
 
-class Forking(Setting):
+class ForkTests(StoreFixtures):
     """`fork`."""
 
     def test_a_fork_begins_with_the_history(self, store: Store, session: Session) -> None:
@@ -30,7 +35,7 @@ class Forking(Setting):
         rows = store.stats().messages
         fork = session.fork()
         assert store.stats().messages == rows
-        later = self.later(store)
+        later = self.reopen(store)
         found, parent = later.get(fork.id), later.get(session.id)
         assert found.messages() == parent.messages()
         info = found.info()
@@ -58,7 +63,7 @@ class Forking(Setting):
 
     def test_both_go_on_apart(self, session: Session) -> None:
         """Messages appended to one do not appear in the other."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         fork = session.fork()
         session.append(Message.user("here"))
         fork.append(Message.user("there"), Message.user("more"))
@@ -73,12 +78,12 @@ class Forking(Setting):
         for text in "ab":
             take_turn(session, text)
         fork = session.fork()
-        before = everything(session)
+        before = read_session(session)
         assert fork.undo().seq == 2
         fork.append(Message.user("other"))
         fork.clear()
         fork.rewind(Head(1, 4))
-        assert everything(session) == before
+        assert read_session(session) == before
         session.clear()
         session.append(Message.user("new"))
         assert texts(fork) == ["a", "A", "b", "B"]
@@ -105,7 +110,7 @@ class Forking(Setting):
 
     def test_a_fork_before_the_first_message(self, session: Session) -> None:
         """It is empty, and still a fork."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         fork = session.fork(0)
         assert (fork.messages(), fork.head()) == ([], Head(1, 0))
         assert (fork.info().parent, fork.info().preview) == (session.id, None)
@@ -122,7 +127,7 @@ class Forking(Setting):
             newest = newest.fork(len(wanted) - 10)
             newest.append(*(Message.user(f"{depth}.{n}") for n in range(60)))
             wanted = [*wanted[:-10], *(f"{depth}.{n}" for n in range(60))]
-        found = self.later(store).get(newest.id)
+        found = self.reopen(store).get(newest.id)
         assert texts(found) == wanted
         assert [m.seq for m in found.messages()] == list(range(1, len(wanted) + 1))
         for low, high in ((1, 52), (40, 130), (100, 101), (0, 400)):
@@ -167,10 +172,10 @@ class Forking(Setting):
 
     def test_a_fork_compares(self, session: Session) -> None:
         """With a stale `expect=` no fork is created."""
-        session.append(*talk("u"))
+        session.append(*parse_conversation("u"))
         seen = session.head()
         assert session.fork(expect=seen).head() == Head(1, 1)
-        session.append(*talk("a"))
+        session.append(*parse_conversation("a"))
         with pytest.raises(HeadMoved):
             session.fork(expect=seen)
         assert len(session.children()) == 1
@@ -209,9 +214,9 @@ class Forking(Setting):
 
     def test_a_fork_of_a_crashed_session(self, store: Store, session: Session) -> None:
         """The fork does not recover the parent, whose turn stays open."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         turn.user("q")
-        self.expire(store)
+        self.expire_leases(store)
         fork = session.fork()
         assert (texts(fork), fork.interrupted) == (["q"], False)
         assert session.info().state == "interrupted"
@@ -219,8 +224,8 @@ class Forking(Setting):
 
     def test_many_at_once(self, store: Store, session: Session) -> None:
         """Threads that fork one session get one each."""
-        session.append(*talk("u a"))
-        together(*(partial(self.fork_some, session) for _ in range(4)))
+        session.append(*parse_conversation("u a"))
+        run_concurrently(*(partial(self.fork_some, session) for _ in range(4)))
         assert len(session.children()) == 20
         assert store.stats().sessions == 21
         assert store.stats().messages == 2 + 20
@@ -241,7 +246,7 @@ class Forking(Setting):
 
     def test_what_a_fork_cannot_do(self, session: Session) -> None:
         """A new fork has nothing to redo."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         session.undo()
         with pytest.raises(BadQuery, match="redo"):
             session.fork().redo()

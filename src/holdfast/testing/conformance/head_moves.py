@@ -10,25 +10,30 @@ from functools import partial
 from holdfast.errors import IdConflict
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import everything, take_turn, talk, texts
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.conversation import (
+    parse_conversation,
+    read_session,
+    take_turn,
+    texts,
+)
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Head, Message, Usage
 
 
-class Moving(Setting):
+class HeadMoveTests(StoreFixtures):
     """`rewind` and `branches`, and what is reported after any move."""
 
     # ---------------------------------------------------------------------------------- rewind
 
     def test_a_rewind_loses_nothing(self, store: Store, session: Session) -> None:
         """The history ends earlier; the rest can still be read, and rewound to."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         whole = session.messages()
         rows = store.stats().messages
         moved = session.rewind(2)
         assert moved == session.head() == Head(2, 2)
         assert store.stats().messages == rows
-        again = self.later(store).session("the session")
+        again = self.reopen(store).session("the session")
         assert again.messages() == whole[:2]
         assert again.messages(branch=1) == whole
         assert again.rewind(Head(1, 4)) == Head(3, 4)
@@ -36,9 +41,9 @@ class Moving(Setting):
 
     def test_what_is_appended_then_goes_on_without_a_gap(self, session: Session) -> None:
         """Seqs count along the history, whichever branches it runs through."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         session.rewind(2)
-        assert session.append(*talk("s s")) == Head(2, 4)
+        assert session.append(*parse_conversation("s s")) == Head(2, 4)
         assert [m.seq for m in session.messages()] == [1, 2, 3, 4]
         assert texts(session) == ["u1", "a2", "s1", "s2"]
         assert texts(session, branch=1) == ["u1", "a2", "u3", "a4"]
@@ -48,12 +53,12 @@ class Moving(Setting):
 
     def test_going_where_one_is_changes_nothing(self, session: Session) -> None:
         """The same head, and no new branch, however the position is named."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         session.rewind(1)
-        before = everything(session)
+        before = read_session(session)
         for here in (1, session.messages()[0].id, Head(1, 1), Head(2, 1)):
             assert session.rewind(here) == Head(2, 1)
-        assert everything(session) == before
+        assert read_session(session) == before
 
     def test_an_id_that_was_left_behind_is_new_again(self, session: Session) -> None:
         """It can be appended to the current history, also with another body."""
@@ -81,7 +86,7 @@ class Moving(Setting):
 
     def test_the_branches_record_what_was_abandoned_when_and_why(self, session: Session) -> None:
         """By number; only the last is active."""
-        session.append(*talk("u +a -a u a"))
+        session.append(*parse_conversation("u +a -a u a"))
         session.rewind(2)
         take_turn(session, "other")
         session.undo()
@@ -110,7 +115,7 @@ class Moving(Setting):
     def test_every_branch_can_be_read_forked_and_gone_back_to(self, session: Session) -> None:
         """Abandoned branches stay readable, forkable and valid targets of a rewind."""
         for step in "abc":
-            session.append(*talk("u a"), Message.user(step))
+            session.append(*parse_conversation("u a"), Message.user(step))
             session.rewind(1)
         session.clear()
         seen = {
@@ -172,7 +177,7 @@ class Moving(Setting):
 
     def test_a_movement_counts_as_activity(self, store: Store, session: Session) -> None:
         """The session becomes the latest, with the time of the move."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         for move in (partial(session.rewind, 1), session.redo, session.undo, session.clear):
             store.create().append(Message.user("x"))
             before = session.info().updated_at
@@ -184,7 +189,7 @@ class Moving(Setting):
 
     def test_input_that_waits_goes_on_waiting(self, session: Session) -> None:
         """Queued input belongs to the session, not to a branch."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         session.enqueue("waiting")
         session.clear()
         assert [q.message.text for q in session.queued()] == ["waiting"]

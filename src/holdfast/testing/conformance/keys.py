@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import BadMessage, KeyTaken, SessionNotFound
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting, together
+from holdfast.testing.conformance.fixtures import StoreFixtures, run_concurrently
 from holdfast.values import Message
 
 _NEAR_DUPLICATES = [
@@ -46,14 +46,14 @@ _NEAR_DUPLICATES = [
 ]
 
 
-class Naming(Setting):
+class KeyTests(StoreFixtures):
     """`session` and `create` by key."""
 
     def test_near_duplicates_are_apart(self, store: Store) -> None:
         """Nothing is folded, trimmed, normalised or made a file name."""
         for key in _NEAR_DUPLICATES:
             store.session(key).append(Message.user(key))
-        again = self.later(store)
+        again = self.reopen(store)
         for key in _NEAR_DUPLICATES:
             session = again.session(key, create=False)
             assert [m.text for m in session.messages()] == [key]
@@ -64,7 +64,7 @@ class Naming(Setting):
     def test_a_key_of_4_kib(self, store: Store, key: str) -> None:
         """Counted in bytes."""
         store.session(key).append(Message.user("a"))
-        assert self.later(store).session(key, create=False).key == key
+        assert self.reopen(store).session(key, create=False).key == key
 
     @pytest.mark.parametrize(
         "key", ["x" * 4097, "é" * 2049, "\ud800" * 1366, "", None, 5, b"key", ["key"]]
@@ -82,7 +82,7 @@ class Naming(Setting):
         """The same session; other arguments than the key count only at its creation."""
         first = store.session("k", title="first", metadata={"a": 1})
         first.append(Message.user("a"))
-        again = self.later(store).session("k", title="second", scope="s", metadata={"b": 2})
+        again = self.reopen(store).session("k", title="second", scope="s", metadata={"b": 2})
         assert again.id == first.id
         assert (again.info().title, again.info().scope) == ("first", None)
         assert again.info().metadata == {"a": 1}
@@ -99,7 +99,7 @@ class Naming(Setting):
             cwd="/x",
             metadata={"k": [1]},
         )
-        info = self.later(store).get(session.id).info()
+        info = self.reopen(store).get(session.id).info()
         assert (info.key, info.scope, info.title, info.agent) == ("k", "s\0", "t", "a\ud800")
         assert (info.model, info.cwd, info.metadata) == ("m", "/x", {"k": [1]})
         assert (info.state, info.messages, info.turns, info.preview) == ("done", 0, 0, None)
@@ -128,6 +128,6 @@ class Naming(Setting):
     def test_threads_that_open_one_key(self, store: Store) -> None:
         """All threads get the same session."""
         found: list[Session] = []
-        together(*(partial(lambda: found.append(store.session("k"))) for _ in range(6)))
+        run_concurrently(*(partial(lambda: found.append(store.session("k"))) for _ in range(6)))
         assert len({session.id for session in found}) == 1
         assert store.stats().sessions == 1

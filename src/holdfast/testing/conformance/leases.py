@@ -15,7 +15,7 @@ from holdfast.draft import Draft
 from holdfast.errors import SessionBusy, TurnLost
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.turn import Turn
 from holdfast.values import Message, ToolCall
 
@@ -37,7 +37,7 @@ _WRITES: dict[str, Callable[[Turn, Draft], object]] = {
 }
 
 
-class Leases(Setting):
+class LeaseTests(StoreFixtures):
     """Promise 8."""
 
     def test_a_second_turn_is_refused(self, store: Store, session: Session) -> None:
@@ -46,7 +46,7 @@ class Leases(Setting):
             since = session.turns()[0].started_at
             for other in (session, store.get(session.id)):
                 with pytest.raises(SessionBusy) as busy:
-                    self.begin(other)
+                    self.open_turn(other)
                 assert busy.value.session_id == session.id
                 assert (busy.value.pid, busy.value.host) == (os.getpid(), socket.gethostname())
                 assert busy.value.since == since
@@ -88,18 +88,18 @@ class Leases(Setting):
 
     def test_a_lease_that_has_not_run_out_holds(self, store: Store, session: Session) -> None:
         """Just before a lease expires other callers are still refused."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         self.clock.advance(store.backend.lease - 1)
         with pytest.raises(SessionBusy):
-            self.begin(session)
+            self.open_turn(session)
         assert not store.session("the session").interrupted
         turn.user("still mine")
 
     def test_a_lease_that_ran_out_is_taken_over(self, store: Store, session: Session) -> None:
         """The next turn recovers the old one, reports that, and has the higher number."""
-        old = self.begin(session)
+        old = self.open_turn(session)
         old.user("a")
-        self.expire(store)
+        self.expire_leases(store)
         with session.turn() as new:
             assert new.recovered is not None
             assert (new.recovered.turn_id, new.recovered.messages) == (old.id, 1)
@@ -112,7 +112,7 @@ class Leases(Setting):
     ) -> None:
         """An expired lease alone loses nothing; a takeover does."""
         with session.turn() as turn:
-            self.expire(store)
+            self.expire_leases(store)
             turn.user("late, but nobody came")
         assert session.turns()[0].state == "sealed"
 
@@ -122,15 +122,15 @@ class Leases(Setting):
         self, store: Store, session: Session, write: str, taken_by: str
     ) -> None:
         """After a takeover every kind of write raises `TurnLost` and stores nothing."""
-        old = self.begin(session)
+        old = self.open_turn(session)
         old.assistant("a", tool_calls=[ToolCall("c", "n")])
         reply = old.stream()
         reply.write("flushed")
         reply.flush()
         reply.write("not flushed")
         session.enqueue("waiting")
-        self.expire(store)
-        new = self.begin(session) if taken_by == "turn" else None
+        self.expire_leases(store)
+        new = self.open_turn(session) if taken_by == "turn" else None
         if new is None:
             session.recover()
         before = _everything(session)
@@ -146,11 +146,11 @@ class Leases(Setting):
         self, store: Store, session: Session
     ) -> None:
         """Both stream; each reply has only its own text."""
-        old = self.begin(session)
+        old = self.open_turn(session)
         late = old.stream()
         late.write("old")
         late.flush()
-        self.expire(store)
+        self.expire_leases(store)
         with session.turn() as new:
             with new.stream() as reply:
                 reply.write("new")
@@ -167,7 +167,7 @@ class Leases(Setting):
         """Leaving the block raises `TurnLost`, since the turn was not sealed."""
         with pytest.raises(TurnLost), session.turn() as old:
             old.user("a")
-            self.expire(store)
+            self.expire_leases(store)
             session.recover()
         assert session.turns()[0].state == "interrupted"
 
@@ -176,7 +176,7 @@ class Leases(Setting):
     ) -> None:
         """The exception is raised as it is, with a note about the lost turn."""
         with pytest.raises(ValueError, match="mine") as raised, session.turn():
-            self.expire(store)
+            self.expire_leases(store)
             session.recover()
             raise ValueError("mine")
         assert any("holdfast" in note for note in raised.value.__notes__)

@@ -11,15 +11,15 @@ import pytest
 from holdfast.errors import BadRef, HoldfastError, Invalid, KeyTaken, SessionNotFound
 from holdfast.session import Session, number_of
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import take_turn, talk, texts
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.conversation import parse_conversation, take_turn, texts
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Head, Message, Relation, Usage
 
 _RELATIONS: tuple[Relation, ...] = get_args(Relation)
 _SHARING = {"fork", "continue"}
 
 
-class Lineage(Setting):
+class LineageTests(StoreFixtures):
     """`create(parent=…)`, `lineage`, `children`, and `latest` among relatives."""
 
     @pytest.mark.parametrize("relation", _RELATIONS)
@@ -31,7 +31,7 @@ class Lineage(Setting):
         rows = store.stats().messages
         child = store.create(parent=session, relation=relation)
         assert store.stats().messages == rows
-        child = self.later(store).get(child.id)
+        child = self.reopen(store).get(child.id)
         shared = 2 if relation in _SHARING else 0
         info = child.info()
         assert (info.parent, info.relation, info.messages) == (session.id, relation, shared)
@@ -44,7 +44,7 @@ class Lineage(Setting):
 
     def test_continue_is_what_is_meant(self, store: Store, session: Session) -> None:
         """`continue` is the default relation, and the reason of the first branch."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         child = store.create(parent=session)
         assert child.info().relation == "continue"
         assert [b.reason for b in child.branches()] == ["continue"]
@@ -97,7 +97,7 @@ class Lineage(Setting):
     def test_a_parent_from_another_opening(self, store: Store, session: Session) -> None:
         """A session handle of another opening is the same session."""
         self.need_persistence()
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         there = self.open().get(session.id)
         assert texts(store.create(parent=there)) == ["u1", "a2"]
 
@@ -130,7 +130,7 @@ class Lineage(Setting):
         """The new session begins before the exchange, as a fork does."""
         with session.turn() as turn:
             turn.user("q")
-            turn.assistant("", tool_calls=talk("+c")[0].tool_calls)
+            turn.assistant("", tool_calls=parse_conversation("+c")[0].tool_calls)
             child = store.create(parent=session)
             assert child.head() == Head(1, 1)
             assert child.branches()[0].asked_seq == 2
@@ -230,7 +230,7 @@ class Lineage(Setting):
         for n in range(1, runs):
             newest = store.create(parent=newest)
             newest.append(Message.user(str(n)))
-        later = self.later(store)
+        later = self.reopen(store)
         found = later.get(newest.id)
         wanted = [str(n) for n in range(runs)]
         assert texts(found) == wanted
@@ -258,7 +258,7 @@ class Lineage(Setting):
 
     def test_undo_and_redo_make_no_way_longer(self, store: Store, session: Session) -> None:
         """The ancestry does not grow with the number of undos and redos."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         for _ in range(50):
             session.undo()
             session.redo()
@@ -288,7 +288,7 @@ class Lineage(Setting):
         self, store: Store, session: Session, relation: Relation
     ) -> None:
         """A relative of any other relation is the latest if it was created last."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         child = store.create(parent=session, relation=relation)
         latest = store.latest()
         assert latest is not None

@@ -13,13 +13,13 @@ from holdfast.errors import BadQuery
 from holdfast.session import Session, number_of
 from holdfast.storage.protocol import Transaction
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Message, SessionInfo
 
 _DAY = 86_400
 
 
-class ListingSessions(Setting):
+class ListingTests(StoreFixtures):
     """`sessions`, beyond one page by activity."""
 
     # ------------------------------------------------------------------------------------- order
@@ -148,10 +148,10 @@ class ListingSessions(Setting):
         for n in range(9):
             session = store.session(str(n))
             if n % 3 == 0:
-                self.begin(session)
-        self.expire(store)
+                self.open_turn(session)
+        self.expire_leases(store)
         for n in (1, 4):
-            self.begin(store.session(str(n)))
+            self.open_turn(store.session(str(n)))
         for size in (1, 2, 5, 50):
             assert self.pages(store, size, state="interrupted") == list("630")
             assert self.pages(store, size, state="open") == list("41")
@@ -164,11 +164,11 @@ class ListingSessions(Setting):
     def test_a_state_among_many_others(self, store: Store) -> None:
         """A page is filled, however many sessions of other states lie between."""
         first, last = store.session("first"), None
-        self.begin(first)
+        self.open_turn(first)
         for n in range(60):
             last = store.session(str(n))
             if n % 2:
-                self.begin(last)
+                self.open_turn(last)
         assert self.pages(store, 1, state="open")[-1] == "first"
         assert len(self.pages(store, 7, state="open")) == 31  # noqa: PLR2004
 
@@ -197,7 +197,7 @@ class ListingSessions(Setting):
         assert self.marks(store, session) == (3, 2)
         store.restore(forks[1].id)
         store.purge(forks[0].id)
-        assert self.marks(self.later(store), session) == (3, 2)
+        assert self.marks(self.reopen(store), session) == (3, 2)
 
     def marks(self, store: Store, session: Session) -> tuple[int, int]:
         """Return the marks of a session; assert that the list and `info` agree."""
@@ -220,7 +220,7 @@ class ListingSessions(Setting):
 
     def test_a_damaged_session_is_listed_as_damaged(self, store: Store, session: Session) -> None:
         """It is listed in order with its readable fields, hides no other, and is reported."""
-        self.sound = False
+        self.expect_no_damage = False
         session.append(Message.user("before"))
         other = store.session("other", title="The other", scope="s")
         other.append(Message.user("first words"))

@@ -12,9 +12,14 @@ import pytest
 from holdfast.errors import BadQuery, HoldfastError, Invalid, MessageNotFound
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import calling, everything, talk, texts
-from holdfast.testing.conformance.fixtures import Setting
-from holdfast.values import Head, Message, Place, ToolCall
+from holdfast.testing.conformance.conversation import (
+    call_message,
+    parse_conversation,
+    read_session,
+    texts,
+)
+from holdfast.testing.conformance.fixtures import StoreFixtures
+from holdfast.values import Head, Message, MessageRef, ToolCall
 
 # A conversation, and the resulting position for each requested seq from 0 on.
 _BOUNDARIES = {
@@ -44,14 +49,14 @@ _NOWHERE: list[Any] = [
     *(4, 2**70, "nobody's id", "\0\ud800"),
     *(Head(1, 4), Head(2, 0), Head(0, 0), Head(2**70, 0), Head(1, 2**70)),
 ]
-_VERBS: dict[str, Callable[[Session, Any], object]] = {
+_OPERATIONS: dict[str, Callable[[Session, Any], object]] = {
     "fork": lambda session, at: session.fork(at),
     "rewind": lambda session, at: session.rewind(at),
     "summarize": lambda session, at: session.summarize("text", upto=at),
 }
 
 
-class Places(Setting):
+class PositionTests(StoreFixtures):
     """`at`, `to` and `upto`."""
 
     # ------------------------------------------------------------------------------ boundaries
@@ -60,7 +65,7 @@ class Places(Setting):
     def test_a_fork_is_never_inside_a_tool_exchange(self, session: Session, name: str) -> None:
         """It begins at the nearest legal position before, and records the requested one."""
         line, allowed = _BOUNDARIES[name]
-        session.append(*talk(line))
+        session.append(*parse_conversation(line))
         whole = session.messages()
         for asked, got in enumerate(allowed):
             fork = session.fork(asked)
@@ -73,7 +78,7 @@ class Places(Setting):
     def test_a_rewind_is_never_inside_a_tool_exchange(self, session: Session, name: str) -> None:
         """It returns the head it moved to."""
         line, allowed = _BOUNDARIES[name]
-        session.append(*talk(line))
+        session.append(*parse_conversation(line))
         whole, end = session.messages(), session.head()
         for asked, got in enumerate(allowed[:-1]):
             moved = session.rewind(asked)
@@ -89,7 +94,7 @@ class Places(Setting):
         line, allowed = _BOUNDARIES[name]
         for asked, got in enumerate(allowed):
             session = store.create()
-            session.append(*talk(line))
+            session.append(*parse_conversation(line))
             whole = session.messages()
             if got:
                 session.summarize("text", upto=asked)
@@ -101,14 +106,14 @@ class Places(Setting):
 
     def test_the_end_of_a_history_is_a_legal_position(self, session: Session) -> None:
         """Also when the last call is unanswered: a fork at the end keeps everything."""
-        session.append(*talk("u +a"))
+        session.append(*parse_conversation("u +a"))
         assert session.rewind(2) == Head(1, 2)
         assert session.fork().head() == Head(1, 2)
 
     @pytest.mark.parametrize("between", [70, 200, 300, 1100])
     def test_an_exchange_with_much_in_between(self, session: Session, between: int) -> None:
         """Other writers may append while a tool runs; its exchange stays whole."""
-        session.append(*talk("u +a"), *(Message.user("x") for _ in range(between)))
+        session.append(*parse_conversation("u +a"), *(Message.user("x") for _ in range(between)))
         session.append(Message.tool("a", "result"), Message.user("end"))
         for asked in (2, 10, between - 5, between + 2):
             assert session.fork(asked).head().seq == 1, asked
@@ -116,9 +121,9 @@ class Places(Setting):
 
     def test_a_long_chain_of_exchanges(self, session: Session) -> None:
         """Each overlaps the next, so every position inside is moved to before the first."""
-        chain = [calling("c0")]
+        chain = [call_message("c0")]
         for n in range(200):
-            chain += [calling(f"c{n + 1}"), Message.tool(f"c{n}", "result")]
+            chain += [call_message(f"c{n + 1}"), Message.tool(f"c{n}", "result")]
         session.append(Message.user("start"), *chain, Message.tool("c200", "result"))
         assert session.fork(300).head().seq == 1
         assert session.fork(403).head().seq == 403
@@ -126,7 +131,7 @@ class Places(Setting):
     def test_many_parallel_calls(self, session: Session) -> None:
         """A hundred calls in one message, answered one by one."""
         names = [f"c{n}" for n in range(100)]
-        session.append(Message.user("a"), calling(*names))
+        session.append(Message.user("a"), call_message(*names))
         session.append(*(Message.tool(name, "result") for name in names))
         assert session.fork(101).head().seq == 1
         assert session.fork(102).head().seq == 102
@@ -177,7 +182,7 @@ class Places(Setting):
 
     def test_a_seq_an_id_and_a_head_name_the_same_position(self, session: Session) -> None:
         """And seq 0 is before the first message."""
-        session.append(*talk("u a u"))
+        session.append(*parse_conversation("u a u"))
         second = session.messages()[1].id
         for at in (2, second, Head(1, 2)):
             assert texts(session.fork(at)) == ["u1", "a2"]
@@ -186,7 +191,7 @@ class Places(Setting):
 
     def test_an_id_on_an_abandoned_branch(self, session: Session) -> None:
         """It is found, with the history of that branch."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         lost = session.messages()
         session.rewind(1)
         session.append(Message.assistant("other"), Message.user("more"))
@@ -207,7 +212,7 @@ class Places(Setting):
 
     def test_a_head_of_an_abandoned_branch(self, session: Session) -> None:
         """Any position of it, also those it shares with other branches."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         session.rewind(2)
         session.append(Message.user("other"))
         assert texts(session.fork(Head(1, 3))) == ["u1", "a2", "u3"]
@@ -217,38 +222,38 @@ class Places(Setting):
 
     def test_boundaries_on_an_abandoned_branch(self, session: Session) -> None:
         """Exchanges are searched on the branch of the position."""
-        session.append(*talk("u +a -a a"))
+        session.append(*parse_conversation("u +a -a a"))
         session.rewind(1)
         session.append(Message.assistant("other"), Message.user("more"))
         assert session.fork(Head(1, 2)).head().seq == 1
         assert session.fork(Head(2, 2)).head().seq == 2
 
-    @pytest.mark.parametrize("operation", _VERBS)
+    @pytest.mark.parametrize("operation", _OPERATIONS)
     @pytest.mark.parametrize("place", _NO_PLACES, ids=repr)
     def test_an_invalid_position_is_refused(
-        self, session: Session, operation: str, place: Place
+        self, session: Session, operation: str, place: MessageRef
     ) -> None:
         """`Invalid`, and nothing is changed."""
-        session.append(*talk("u a u"))
+        session.append(*parse_conversation("u a u"))
         _refused(session, operation, place, Invalid)
 
-    @pytest.mark.parametrize("operation", _VERBS)
+    @pytest.mark.parametrize("operation", _OPERATIONS)
     @pytest.mark.parametrize("place", _NOWHERE, ids=repr)
     def test_a_position_that_does_not_exist(
-        self, session: Session, operation: str, place: Place
+        self, session: Session, operation: str, place: MessageRef
     ) -> None:
         """`MessageNotFound`: beyond the end, on no branch, an id that no branch has."""
-        session.append(*talk("u a u"))
+        session.append(*parse_conversation("u a u"))
         _refused(session, operation, place, MessageNotFound)
 
     def test_a_rewind_to_nowhere_in_particular(self, session: Session) -> None:
         """`None` is not a position; only a fork may omit it."""
-        session.append(*talk("u a u"))
+        session.append(*parse_conversation("u a u"))
         _refused(session, "rewind", None, BadQuery)
 
     def test_ids_of_other_sessions_name_nothing_here(self, store: Store, session: Session) -> None:
         """Also ids of a fork's own messages, which its parent does not have."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         fork = session.fork(1)
         fork.append(Message.user("mine", id="mine"))
         store.create().append(Message.user("theirs", id="theirs"))
@@ -258,10 +263,10 @@ class Places(Setting):
 
 
 def _refused(
-    session: Session, operation: str, place: Place | None, error: type[HoldfastError]
+    session: Session, operation: str, place: MessageRef | None, error: type[HoldfastError]
 ) -> None:
     """Assert that an operation is refused and changes nothing."""
-    before = everything(session)
+    before = read_session(session)
     with pytest.raises(error):
-        _VERBS[operation](session, place)
-    assert everything(session) == before
+        _OPERATIONS[operation](session, place)
+    assert read_session(session) == before

@@ -19,8 +19,13 @@ from holdfast.errors import (
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.testing.conformance.blobs import sha
-from holdfast.testing.conformance.conversation import everything, take_turn, talk, texts
-from holdfast.testing.conformance.fixtures import Setting, drain
+from holdfast.testing.conformance.conversation import (
+    parse_conversation,
+    read_session,
+    take_turn,
+    texts,
+)
+from holdfast.testing.conformance.fixtures import StoreFixtures, drain
 from holdfast.values import File, Head, Message, PurgeReport, ToolCall, Usage
 
 _FILE = b"a file" * 100
@@ -50,7 +55,7 @@ _CALLS: dict[str, Callable[[Session], object]] = {
 }
 
 
-class Purging(Setting):
+class PurgeTests(StoreFixtures):
     """Promise 14."""
 
     def test_everything_of_a_session_goes(self, store: Store, session: Session) -> None:
@@ -72,7 +77,7 @@ class Purging(Setting):
         assert report.blobs == 2
         assert report.blob_bytes > 100_000 + len(_FILE)
         assert report.pending == ()
-        later = self.later(store)
+        later = self.reopen(store)
         stats = later.stats()
         assert (stats.sessions, stats.messages, stats.turns, stats.branches) == (0, 0, 0, 0)
         assert (stats.blobs, stats.blob_bytes, stats.days, stats.growth) == (0, 0, (), ())
@@ -93,7 +98,7 @@ class Purging(Setting):
         needed: bool,  # noqa: FBT001
     ) -> None:
         """`SessionNotFound` from every operation, also while a fork still needs its messages."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         fork = session.fork(1) if needed else None
         store.purge(session.id)
         with pytest.raises(SessionNotFound):
@@ -112,24 +117,24 @@ class Purging(Setting):
             session.rewind(0)
             session.append(Message.user("same", id="same"))
         others = [sessions[0], sessions[2]]
-        before = [everything(session) for session in others]
+        before = [read_session(session) for session in others]
         store.purge(sessions[1].id)
-        assert [everything(session) for session in others] == before
+        assert [read_session(session) for session in others] == before
         assert [texts(session, branch=1) for session in others] == [["same"], ["same"]]
 
     def test_an_open_turn_stops_it(self, store: Store, session: Session) -> None:
         """`SessionBusy` while its holder is alive; a turn left open by a crash is purged too."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         turn.user("a")
         reply = turn.stream()
         reply.write("half")
         reply.flush()
-        before = everything(session)
+        before = read_session(session)
         for forks in ("keep", "erase"):
             with pytest.raises(SessionBusy):
                 store.purge(session.id, forks=forks)
-        assert everything(session) == before
-        self.expire(store)
+        assert read_session(session) == before
+        self.expire_leases(store)
         report = store.purge(session.id)
         assert report.turns == 1
         stats = store.stats()
@@ -139,7 +144,7 @@ class Purging(Setting):
         """The fork's turn continues, in both modes of the purge."""
         for forks in ("keep", "erase"):
             parent = store.create()
-            parent.append(*talk("u a"))
+            parent.append(*parse_conversation("u a"))
             fork = parent.fork()
             with fork.turn() as turn:
                 turn.user("b")
@@ -167,7 +172,7 @@ class Purging(Setting):
         report = store.purge(session.id)
         assert (report.messages, report.kept, report.kept_for) == (2, 4, (fork.id,))
         assert (report.erased_in, report.turns) == ((), 3)
-        again = self.later(store).get(fork.id)
+        again = self.reopen(store).get(fork.id)
         assert again.messages() == [*shared, *own]
         assert again.info().preview == "a"
         assert [again.undo().seq for _ in range(3)] == [4, 2, 0]
@@ -204,7 +209,7 @@ class Purging(Setting):
 
     def test_what_a_fork_left_behind_is_kept_for_it(self, store: Store, session: Session) -> None:
         """An abandoned branch of the fork is kept, as the fork may go back to it."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         fork = session.fork()
         fork.rewind(1)
         fork.append(Message.user("other"))
@@ -218,11 +223,11 @@ class Purging(Setting):
         self, store: Store, session: Session
     ) -> None:
         """Only the parent's branches that a session still needs are kept."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         session.rewind(1)
-        session.append(*talk("s s s"))
+        session.append(*parse_conversation("s s s"))
         session.clear()
-        session.append(*talk("u"))
+        session.append(*parse_conversation("u"))
         fork = session.fork(Head(1, 3))
         report = store.purge(session.id)
         assert (report.messages, report.kept) == (5, 3)
@@ -233,7 +238,7 @@ class Purging(Setting):
         self, store: Store, session: Session
     ) -> None:
         """Its lineage still names the parent."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         empty = session.fork(0)
         helper = store.create(parent=session, relation="delegate")
         report = store.purge(session.id)
@@ -246,7 +251,7 @@ class Purging(Setting):
         self, store: Store, session: Session
     ) -> None:
         """A trashed fork can be restored, so its history is kept."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         fork = session.fork()
         store.trash(fork.id)
         assert store.purge(session.id).kept_for == (fork.id,)
@@ -277,7 +282,7 @@ class Purging(Setting):
             turn.user("a")
         fork = session.fork(title="fork")
         store.purge("k")
-        store = self.later(store)
+        store = self.reopen(store)
         for ref in (session.id, session.id[:6], "k", "secret", "run"):
             with pytest.raises(SessionNotFound):
                 store.get(ref)
@@ -343,7 +348,7 @@ class Purging(Setting):
         follower = store.follow()
         seen = [a.number for a in drain(follower)]
         store.purge(gone.id)
-        later = self.later(store)
+        later = self.reopen(store)
         resumed = later.follow(since=follower.number)
         assert drain(resumed) == []
         later.get(kept.id).append(Message.user("b"))
@@ -354,7 +359,7 @@ class Purging(Setting):
 
     def test_a_follower_of_a_purged_session_raises(self, store: Store, session: Session) -> None:
         """It raises `SessionNotFound` instead of waiting forever."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         follower = session.follow()
         assert follower.poll() is not None
         store.purge(session.id)
@@ -387,7 +392,7 @@ def _family(store: Store) -> list[Session]:
     root.undo()
     take_turn(root, "d")
     fork = root.fork(Head(1, 4))
-    fork.append(*talk("u a"))
+    fork.append(*parse_conversation("u a"))
     fork.rewind(2)
     deep = run.fork(6)
     deep.append(Message.user("deep"))

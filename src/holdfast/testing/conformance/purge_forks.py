@@ -9,14 +9,14 @@ import pytest
 from holdfast.errors import IdConflict
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import talk, texts
-from holdfast.testing.conformance.fixtures import Setting, drain
+from holdfast.testing.conformance.conversation import parse_conversation, texts
+from holdfast.testing.conformance.fixtures import StoreFixtures, drain
 from holdfast.values import File, Head, Message, ToolCall, Usage
 
 _FILE = b"a file" * 100
 
 
-class Erasing(Setting):
+class PurgeForkTests(StoreFixtures):
     """Tombstones."""
 
     def test_erasing_leaves_tombstones_in_forks(self, store: Store, session: Session) -> None:
@@ -32,7 +32,7 @@ class Erasing(Setting):
         report = store.purge(session.id, forks="erase")
         assert (report.messages, report.kept, report.kept_for) == (4, 0, ())
         assert (report.erased_in, report.blobs) == ((fork.id,), 2)
-        store = self.later(store)
+        store = self.reopen(store)
         fork = store.get(fork.id)
         found = fork.messages()
         for stone, was in zip(found[:3], old[:3], strict=True):
@@ -86,7 +86,7 @@ class Erasing(Setting):
 
     def test_erasing_what_no_fork_shares(self, store: Store, session: Session) -> None:
         """Where no fork shares a message it is a purge like any other."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         session.fork(0)
         report = store.purge(session.id, forks="erase")
         assert (report.messages, report.erased_in, report.kept) == (2, (), 0)

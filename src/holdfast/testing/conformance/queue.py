@@ -10,13 +10,13 @@ import pytest
 from holdfast.errors import BadMessage, IdConflict, TurnLost
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import File, Message
 
 _DATA = b"a file" * 50
 
 
-class Queueing(Setting):
+class QueueTests(StoreFixtures):
     """`enqueue`, `queued`, `take_queued`."""
 
     def test_input_waits_and_is_taken_in_order(self, store: Store, session: Session) -> None:
@@ -25,7 +25,7 @@ class Queueing(Setting):
             turn.user("a")
             for text in ("b", "c"):
                 session.enqueue(text)
-        later = self.later(store).session("the session")
+        later = self.reopen(store).session("the session")
         assert [q.message.text for q in later.queued()] == ["b", "c"]
         assert [m.text for m in later.messages()] == ["a"]
         with later.turn() as turn:
@@ -91,7 +91,7 @@ class Queueing(Setting):
         sha = hashlib.sha256(_DATA).hexdigest()
         large = "x" * 200_000
         session.enqueue([large, File(name="f", data=_DATA)])
-        again = self.later(store)
+        again = self.reopen(store)
         later = again.session("the session")
         part = File(name="f", sha256=sha, size=len(_DATA))
         assert later.queued()[0].message.parts[1] == part
@@ -127,18 +127,18 @@ class Queueing(Setting):
     def test_the_queue_outlives_a_crash(self, store: Store, session: Session) -> None:
         """What was not taken still waits; what was taken is not taken again."""
         session.enqueue("a")
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         turn.take_queued()
         session.enqueue("b")
-        self.expire(store)
-        with self.later(store).session("the session").turn() as following:
+        self.expire_leases(store)
+        with self.reopen(store).session("the session").turn() as following:
             assert [m.text for m in following.take_queued()] == ["b"]
 
     def test_a_lost_turn_takes_nothing(self, store: Store, session: Session) -> None:
         """The input stays queued for the current holder."""
-        old = self.begin(session)
+        old = self.open_turn(session)
         session.enqueue("a")
-        self.expire(store)
+        self.expire_leases(store)
         with session.turn() as new:
             with pytest.raises(TurnLost):
                 old.take_queued()

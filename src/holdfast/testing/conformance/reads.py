@@ -14,11 +14,11 @@ from holdfast.clock import EPOCH
 from holdfast.errors import BadQuery, ReadOnly, SessionNotFound, StoreUnavailable
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import DayUsage, Growth, Head, Message, Usage
 
 
-class Reading(Setting):
+class ReadTests(StoreFixtures):
     """`messages` with its limits; a closed store; a read-only one."""
 
     @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ class Reading(Setting):
         self.need_persistence()
         written = store.session("s", title="t")
         written.append(Message.user("a"))
-        left_open = self.begin(written)
+        left_open = self.open_turn(written)
         reader = self.open(readonly=True)
         session = reader.session("s")
         assert [m.text for m in session.messages()] == ["a"]
@@ -203,7 +203,7 @@ class Reading(Setting):
         """Sessions, messages, turns, and turns that are open."""
         session.append(Message.user("a"), Message.user("b"))
         store.session("other")
-        left_open = self.begin(session)
+        left_open = self.open_turn(session)
         left_open.user("c")
         stats = store.stats()
         assert (stats.sessions, stats.messages, stats.turns, stats.open_turns) == (2, 3, 1, 1)
@@ -237,7 +237,7 @@ class Reading(Setting):
                 session.fork().append(Message.user("own"))
             self.clock.advance(86_400)
         session.append(Message.assistant("b", model="m", usage=Usage(7)))
-        stats = self.later(store).stats()
+        stats = self.reopen(store).stats()
         first = EPOCH.date() + timedelta(days=1_700_000_000 // 86_400)
         days = [first + timedelta(days=n) for n in range(4)]
         assert stats.growth == (

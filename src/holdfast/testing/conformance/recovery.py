@@ -12,17 +12,17 @@ import pytest
 from holdfast.errors import Invalid, SessionBusy
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
-from holdfast.validation import MAX_COUNT
+from holdfast.testing.conformance.fixtures import StoreFixtures
+from holdfast.validation import MAX_TOKEN_COUNT
 from holdfast.values import Message, Text, Thinking, ToolCall, Usage
 
 
-class Recovery(Setting):
+class RecoveryTests(StoreFixtures):
     """Promise 9. A crash is simulated by a turn that is never ended and whose lease expires."""
 
     def crash(self, session: Session) -> str:
         """Leave a turn, a draft and tool calls open; return the turn's id."""
-        turn = self.begin(session, model="m")
+        turn = self.open_turn(session, model="m")
         turn.user("question")
         calls = [ToolCall(name, "tool") for name in ("done", "running", "called")]
         turn.assistant("let me see", tool_calls=calls)
@@ -47,7 +47,7 @@ class Recovery(Setting):
 
     def test_the_holder_is_alive(self, session: Session) -> None:
         """`SessionBusy`: a session is not recovered while its holder is alive."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         with pytest.raises(SessionBusy):
             session.recover()
         turn.cancel()
@@ -56,8 +56,8 @@ class Recovery(Setting):
         """The draft becomes one partial message; started calls are unknown, others not run."""
         name = self.crash(session)
         started = session.turns()[0].started_at
-        self.expire(store)
-        later = self.later(store).session("the session")
+        self.expire_leases(store)
+        later = self.reopen(store).session("the session")
         recovered = later.recover()
         assert recovered is not None
         assert recovered.turn_id == name
@@ -80,7 +80,7 @@ class Recovery(Setting):
     def test_recovering_twice_changes_nothing(self, store: Store, session: Session) -> None:
         """The second finds nothing to do."""
         self.crash(session)
-        self.expire(store)
+        self.expire_leases(store)
         session.recover()
         before = (session.info(), session.messages(), session.turns())
         assert session.recover() is None
@@ -93,7 +93,7 @@ class Recovery(Setting):
         self.crash(session)
         for crashed in (False, True):
             if crashed:
-                self.expire(store)
+                self.expire_leases(store)
             latest = store.latest()
             assert latest is not None
             opened = (store.session("the session"), store.get(session.id), latest)
@@ -108,7 +108,7 @@ class Recovery(Setting):
     def test_looking_changes_nothing(self, store: Store, session: Session) -> None:
         """Reads do not recover a session."""
         self.crash(session)
-        self.expire(store)
+        self.expire_leases(store)
         for _ in range(2):
             store.session("the session").info()
             store.latest()
@@ -119,8 +119,8 @@ class Recovery(Setting):
     def test_the_next_turn_recovers_first(self, store: Store, session: Session) -> None:
         """Its `recovered` reports what was kept; its own messages come after that."""
         name = self.crash(session)
-        self.expire(store)
-        with self.later(store).session("the session").turn() as turn:
+        self.expire_leases(store)
+        with self.reopen(store).session("the session").turn() as turn:
             assert turn.recovered is not None
             assert turn.recovered.turn_id == name
             assert turn.recovered.partial is not None
@@ -134,10 +134,10 @@ class Recovery(Setting):
 
     def test_what_was_not_flushed_invents_nothing(self, store: Store, session: Session) -> None:
         """A draft without flushed text leaves no message."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         turn.user("a")
         reply = turn.stream()
-        self.expire(store)
+        self.expire_leases(store)
         recovered = session.recover()
         assert recovered is not None
         assert recovered.partial is None
@@ -146,11 +146,11 @@ class Recovery(Setting):
 
     def test_a_closed_reply_is_not_made_partial(self, store: Store, session: Session) -> None:
         """It is a stored message; recovery does not store it again."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         with turn.stream() as reply:
             reply.write("whole")
             reply.flush()
-        self.expire(store)
+        self.expire_leases(store)
         recovered = session.recover()
         assert recovered is not None
         assert (recovered.partial, recovered.messages) == (None, 1)
@@ -158,12 +158,12 @@ class Recovery(Setting):
 
     def test_what_others_appended_meanwhile_stays(self, store: Store, session: Session) -> None:
         """It does not belong to the turn; the partial reply comes after it."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         reply = turn.stream()
         reply.write("half")
         reply.flush()
         session.append(Message.user("meanwhile"))
-        self.expire(store)
+        self.expire_leases(store)
         recovered = session.recover()
         assert recovered is not None
         assert recovered.messages == 1
@@ -172,15 +172,15 @@ class Recovery(Setting):
     def test_usage_of_the_partial_reply_counts(self, store: Store, session: Session) -> None:
         """It is added to the session's sums."""
         self.crash(session)
-        self.expire(store)
+        self.expire_leases(store)
         session.recover()
         assert session.usage().usage == session.info().usage == Usage(7, 8)
         assert session.usage().cost == Decimal("0.25")
 
     def test_sums_that_are_full_do_not_stop_recovery(self, store: Store, session: Session) -> None:
         """If usage cannot be added up, the reply's text is still kept and the session is free."""
-        turn = self.begin(session)
-        largest = Usage(MAX_COUNT)
+        turn = self.open_turn(session)
+        largest = Usage(MAX_TOKEN_COUNT)
         with suppress(Invalid):
             for size in (1000, *[1] * 100):
                 session.append(*(Message.assistant("x", usage=largest) for _ in range(size)))
@@ -188,7 +188,7 @@ class Recovery(Setting):
         reply.usage(largest)
         reply.write("half")
         reply.flush()
-        self.expire(store)
+        self.expire_leases(store)
         recovered = session.recover()
         assert recovered is not None
         assert recovered.partial is not None
@@ -198,12 +198,12 @@ class Recovery(Setting):
         """Each turn is recovered once, in order."""
         names = []
         for _ in range(3):
-            turn = self.begin(session)
+            turn = self.open_turn(session)
             reply = turn.stream()
             reply.write(turn.id)
             reply.flush()
             names.append(turn.id)
-            self.expire(store)
+            self.expire_leases(store)
         session.recover()
         assert [m.text for m in session.messages()] == names
         assert [t.state for t in session.turns()] == ["interrupted"] * 3

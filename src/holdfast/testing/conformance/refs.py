@@ -13,8 +13,8 @@ from holdfast.errors import AmbiguousRef, BadRef, SessionNotFound
 from holdfast.session import Session, number_of
 from holdfast.storage.protocol import Query, SessionRow, Transaction
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
-from holdfast.titles import loose
+from holdfast.testing.conformance.fixtures import StoreFixtures
+from holdfast.titles import normalize_title
 from holdfast.values import Candidate, Message
 
 # Letters that fold to others, to several, or together with an accent; and wildcard characters.
@@ -32,7 +32,7 @@ _USES: dict[str, Callable[[Store, str], str | None]] = {
 }
 
 
-class Refs(Setting):
+class RefTests(StoreFixtures):
     """Every operation that takes a name resolves it in the same way."""
 
     # ------------------------------------------------------------------------- reserved names
@@ -66,7 +66,7 @@ class Refs(Setting):
 
     def test_latest_passes_over_what_cannot_be_read(self, store: Store, session: Session) -> None:
         """The damaged session is skipped, and reported."""
-        self.sound = False
+        self.expect_no_damage = False
         other = store.session("other")
         self.spoil_goal(store, other)
         assert store.get("@latest").id == session.id
@@ -146,7 +146,7 @@ class Refs(Setting):
         store.create(title=f"{title} and more")
         store.create(title=f"x{title}")
         session = store.create(title=title)
-        assert self.later(store).get(ref).id == session.id
+        assert self.reopen(store).get(ref).id == session.id
 
     def test_titles_are_alike_as_they_are_folded(self, store: Store) -> None:
         """Every backend finds the same titles as a comparison with all of them."""
@@ -155,11 +155,13 @@ class Refs(Setting):
         made = {store.create(title=word).id: word for word in words}
         for word in words:
             ref = chance.choice([str.upper, str.lower, str.swapcase])(word)
-            found = store.backend.read(self.titled(ref))
-            alike = {id_ for id_, title in made.items() if loose(title) == loose(ref)}
+            found = store.backend.read(self.title_query(ref))
+            alike = {
+                id_ for id_, title in made.items() if normalize_title(title) == normalize_title(ref)
+            }
             assert {row.id for row in found} == alike or len(found) == 20 < len(alike)  # noqa: PLR2004
 
-    def titled(self, title: str) -> Query[list[SessionRow]]:
+    def title_query(self, title: str) -> Query[list[SessionRow]]:
         """Query the backend protocol, where exact names do not take precedence."""
         return lambda snapshot: snapshot.find_titled(title, trashed=False)
 

@@ -16,12 +16,18 @@ from holdfast.errors import BadMessage, IdConflict, Invalid, MessageNotFound
 from holdfast.session import Session, number_of
 from holdfast.storage.protocol import MessageRow, Transaction
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import calling, everything, take_turn, talk, texts
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.conversation import (
+    call_message,
+    parse_conversation,
+    read_session,
+    take_turn,
+    texts,
+)
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import File, Head, Message, Text, ToolCall, Usage
 
 
-class Replacing(Setting):
+class ReplaceTests(StoreFixtures):
     """`replace`."""
 
     def test_the_common_beginning_is_shared(self, store: Store, session: Session) -> None:
@@ -31,7 +37,7 @@ class Replacing(Setting):
         rows = store.stats().messages
         assert session.replace([*old[:7], Message.user("new", id="new")]) == Head(2, 8)
         assert store.stats().messages == rows + 1
-        later = self.later(store).session("the session")
+        later = self.reopen(store).session("the session")
         assert later.messages()[:7] == old[:7]
         assert (later.messages()[7].text, later.messages()[7].id) == ("new", "new")
         assert later.messages(branch=1) == old
@@ -40,21 +46,21 @@ class Replacing(Setting):
 
     def test_the_same_again_changes_nothing(self, session: Session) -> None:
         """No branch, no message, the same head."""
-        session.append(*talk("u +a -a a"))
-        before = everything(session)
+        session.append(*parse_conversation("u +a -a a"))
+        before = read_session(session)
         assert session.replace(session.messages()) == Head(1, 4)
-        assert everything(session) == before
+        assert read_session(session) == before
 
     def test_more_at_the_end_is_an_append(self, store: Store, session: Session) -> None:
         """Nothing is abandoned, so no branch is opened."""
-        session.append(*talk("u a"))
-        assert session.replace([*session.messages(), *talk("s s")]) == Head(1, 4)
+        session.append(*parse_conversation("u a"))
+        assert session.replace([*session.messages(), *parse_conversation("s s")]) == Head(1, 4)
         assert len(session.branches()) == 1
         assert store.stats().messages == 4
 
     def test_less_at_the_end_stores_nothing(self, store: Store, session: Session) -> None:
         """The new branch is empty."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         old = session.messages()
         assert session.replace(old[:3]) == Head(2, 3)
         assert session.messages() == old[:3]
@@ -63,7 +69,7 @@ class Replacing(Setting):
     def test_nothing_at_all(self, session: Session) -> None:
         """An empty history; on an empty one nothing changes."""
         assert session.replace([]) == Head(1, 0)
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         assert session.replace([]) == Head(2, 0)
         assert session.messages() == []
         assert session.info().preview is None
@@ -71,7 +77,7 @@ class Replacing(Setting):
 
     def test_an_edited_message_with_its_old_id(self, session: Session) -> None:
         """The history has the new text; the old one stays where it was."""
-        session.append(*talk("u a u"))
+        session.append(*parse_conversation("u a u"))
         old = session.messages()
         edited = msgspec.structs.replace(old[1], parts=(Text("better"),))
         session.replace([old[0], edited, old[2]])
@@ -85,7 +91,7 @@ class Replacing(Setting):
 
     def test_another_order(self, session: Session) -> None:
         """The same messages, each once, in the given order."""
-        session.append(*talk("u a s"))
+        session.append(*parse_conversation("u a s"))
         old = session.messages()
         session.replace(old[::-1])
         assert texts(session) == ["s3", "a2", "u1"]
@@ -102,38 +108,38 @@ class Replacing(Setting):
 
     def test_a_message_given_twice(self, session: Session) -> None:
         """It is stored once; two bodies under one id are refused."""
-        session.append(*talk("u"))
+        session.append(*parse_conversation("u"))
         one = Message.user("one", id="one")
         session.replace([one, one])
         assert texts(session) == ["one"]
-        before = everything(session)
+        before = read_session(session)
         with pytest.raises(IdConflict):
             session.replace([one, Message.user("two", id="one")])
-        assert everything(session) == before
+        assert read_session(session) == before
 
     def test_the_id_of_input_that_waits(self, session: Session) -> None:
         """No other body may use it: the queued input would count as stored, and be lost."""
-        session.append(*talk("u"))
+        session.append(*parse_conversation("u"))
         session.enqueue(Message.user("waiting", id="mine"))
-        before = everything(session)
+        before = read_session(session)
         with pytest.raises(IdConflict):
             session.replace([Message.user("other", id="mine")])
-        assert everything(session) == before
+        assert read_session(session) == before
         with session.turn() as turn:
             assert [m.text for m in turn.take_queued()] == ["waiting"]
 
     @pytest.mark.parametrize("given", [None, 5, "text", [None], ["text"], [{"role": "user"}]])
     def test_what_are_no_messages_is_refused(self, session: Session, given: Any) -> None:  # noqa: ANN401
         """`Invalid`, and nothing is changed."""
-        session.append(*talk("u"))
-        before = everything(session)
+        session.append(*parse_conversation("u"))
+        before = read_session(session)
         with pytest.raises(Invalid):
             session.replace(given)
-        assert everything(session) == before
+        assert read_session(session) == before
 
     def test_a_history_longer_than_a_batch(self, store: Store, session: Session) -> None:
         """A history appended in several batches can be replaced in one call."""
-        session.append(*(Message.user(str(n)) for n in range(codec.MAX_BATCH)))
+        session.append(*(Message.user(str(n)) for n in range(codec.MAX_BATCH_MESSAGES)))
         session.append(*(Message.user(str(n)) for n in range(5)))
         old = session.messages()
         session.replace([*old[:-1], Message.user("end")])
@@ -142,11 +148,11 @@ class Replacing(Setting):
 
     def test_a_file_that_is_not_stored(self, session: Session) -> None:
         """`BadMessage`, and the old history is untouched."""
-        session.append(*talk("u a"))
-        before = everything(session)
+        session.append(*parse_conversation("u a"))
+        before = read_session(session)
         with pytest.raises(BadMessage):
             session.replace([Message.user([File(sha256="0" * 64)])])
-        assert everything(session) == before
+        assert read_session(session) == before
 
     def test_files_and_large_parts_given_back(self, store: Store, session: Session) -> None:
         """As they were read, after a new message; their data is stored once."""
@@ -161,7 +167,7 @@ class Replacing(Setting):
 
     def test_an_edited_result_keeps_its_call(self, session: Session) -> None:
         """The shared prefix ends before the exchange; the history is as given."""
-        session.append(*talk("u +a,b -a -b a"))
+        session.append(*parse_conversation("u +a,b -a -b a"))
         old = session.messages()
         edited = msgspec.structs.replace(old[3], parts=Message.tool("b", "better").parts)
         session.replace([*old[:3], edited, old[4]])
@@ -172,11 +178,11 @@ class Replacing(Setting):
 
     def test_a_history_that_ends_in_a_call(self, session: Session) -> None:
         """`replace` does not change what the caller passes."""
-        session.append(*talk("u +a -a a"))
+        session.append(*parse_conversation("u +a -a a"))
         old = session.messages()
         assert session.replace(old[:2]).seq == 2
         assert [m.id for m in session.messages()] == [m.id for m in old[:2]]
-        session.replace([calling("z")])
+        session.replace([call_message("z")])
         assert session.messages()[0].tool_calls == (ToolCall("z", "tool"),)
 
     # ------------------------------------------------------------------------ what the store made
@@ -207,19 +213,19 @@ class Replacing(Setting):
 
     def test_a_partial_reply_given_back(self, store: Store, session: Session) -> None:
         """It stays partial."""
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         reply = turn.stream()
         reply.write("half")
         reply.flush()
-        self.expire(store)
+        self.expire_leases(store)
         session.recover()
         session.replace([Message.user("new"), *session.messages()])
         assert [m.status for m in session.messages()] == ["complete", "partial"]
 
     def test_a_damaged_message_given_back(self, store: Store, session: Session) -> None:
         """In the shared prefix it is unchanged; after a change its bytes are stored again."""
-        self.sound = False
-        session.append(*talk("u"))
+        self.expect_no_damage = False
+        session.append(*parse_conversation("u"))
 
         def spoil(tx: Transaction) -> None:
             head = tx.head(number_of(session))
@@ -229,7 +235,7 @@ class Replacing(Setting):
             tx.put_head(msgspec.structs.replace(head, seq=2))
 
         store.backend.write(spoil)
-        session.append(*talk("a"))
+        session.append(*parse_conversation("a"))
         old = session.messages()
         assert [m.status for m in old] == ["complete", "damaged", "complete"]
         rows = store.stats().messages
@@ -294,7 +300,7 @@ class Replacing(Setting):
         for text in "abc":
             take_turn(session, text)
         fork = session.fork()
-        before = everything(session)
+        before = read_session(session)
         rows = store.stats().messages
         fork.replace([*fork.messages()[:4], Message.user("mine")])
         assert store.stats().messages == rows + 1
@@ -302,7 +308,7 @@ class Replacing(Setting):
         assert fork.messages()[:4] == session.messages()[:4]
         branch = fork.branches()[-1]
         assert (branch.parent, branch.parent_id, branch.fork_seq) == (1, session.id, 4)
-        assert everything(session) == before
+        assert read_session(session) == before
         fork.replace([Message.user("new"), *session.messages()])
         assert fork.info().usage == Usage()
         assert session.messages() == before[1]

@@ -9,11 +9,11 @@ import pytest
 from holdfast.errors import AmbiguousRef, BadQuery, BadRef, SessionNotFound
 from holdfast.operations import sessions
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Message
 
 
-class Finding(Setting):
+class ResolveTests(StoreFixtures):
     """`get`, `latest`, `sessions`."""
 
     # ------------------------------------------------------------------------------------ get
@@ -24,7 +24,7 @@ class Finding(Setting):
         store.session("another", title="Another")
         with session.turn(run_id="run-1"):
             pass
-        again = self.later(store)
+        again = self.reopen(store)
         for ref in (session.id, session.id[:6], "the key", "The Title", "run-1"):
             assert again.get(ref).id == session.id, ref
 
@@ -109,7 +109,7 @@ class Finding(Setting):
 
     def make(self, store: Store, id_: str) -> None:
         """Create a session with a chosen id, which only the backend protocol allows."""
-        who = sessions.identity(id=id_)
+        who = sessions.make_identity(id=id_)
         store.backend.write(sessions.create(who, reuse=False))
 
     # --------------------------------------------------------------------------------- latest
@@ -138,7 +138,7 @@ class Finding(Setting):
             assert latest.id == session.id
         with two.turn():
             pass
-        latest = self.later(store).latest()
+        latest = self.reopen(store).latest()
         assert latest is not None
         assert latest.id == two.id
 

@@ -16,33 +16,33 @@ from holdfast.aio import AsyncStore
 from holdfast.errors import BadQuery, Invalid, ReadOnly
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import everything, talk, texts
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.conversation import parse_conversation, read_session, texts
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import File, Message, Plan, RetentionReport
 
 _DAY = 86_400
 _SECRET = "the secret that must not be told"  # noqa: S105 - it is what a user said
 
 
-class Retention(Setting):
+class RetentionTests(StoreFixtures):
     """Promise 14: nothing is deleted because of its age unless the caller asks for it."""
 
-    def days(self, number: float) -> None:
+    def advance_days(self, number: float) -> None:
         """Advance the clock by days."""
         self.clock.advance(number * _DAY)
 
-    def aged(self, store: Store, *ages: float, scope: str | None = None) -> list[Session]:
+    def create_aged(self, store: Store, *ages: float, scope: str | None = None) -> list[Session]:
         """Create sessions last written to this many days ago, the oldest first."""
         made = []
         for before, after in zip(ages, (*ages[1:], 0.0), strict=True):
             made.append(store.create(scope=scope, title=f"{before} days"))
-            made[-1].append(*talk("u a"))
-            self.days(before - after)
+            made[-1].append(*parse_conversation("u a"))
+            self.advance_days(before - after)
         return made
 
     def test_nothing_goes_without_a_rule(self, store: Store) -> None:
         """A plan without a rule is empty; a scope alone is no rule."""
-        self.aged(store, 4000, 10, scope="s")
+        self.create_aged(store, 4000, 10, scope="s")
         for plan in (store.retention(), store.retention(scope="s")):
             assert (plan.items, plan.spared, plan.frees, plan.keeps) == ((), (), 0, None)
             assert store.apply(plan).trashed == ()
@@ -50,10 +50,10 @@ class Retention(Setting):
 
     def test_a_plan_says_what_and_why_and_changes_nothing(self, store: Store) -> None:
         """Which sessions go, their last activity, and about how much space that frees."""
-        old, _ = self.aged(store, 40, 10)
+        old, _ = self.create_aged(store, 40, 10)
         old.append(Message.user([File(data=b"x" * 50_000)]))
-        self.days(35)
-        before = [everything(old), store.sessions(), store.stats()]
+        self.advance_days(35)
+        before = [read_session(old), store.sessions(), store.stats()]
         plan = store.retention(idle="30d")
         assert len(plan) == 2
         [item] = [item for item in plan if item.session_id == old.id]
@@ -63,16 +63,16 @@ class Retention(Setting):
         assert 50_000 < item.bytes < 52_000
         assert plan.frees == sum(item.bytes for item in plan.items)
         assert (plan.trash, plan.purge) == (plan.items, ())
-        assert [everything(old), store.sessions(), store.stats()] == before
+        assert [read_session(old), store.sessions(), store.stats()] == before
 
     def test_applying_puts_in_the_trash(self, store: Store) -> None:
         """Each can be restored unchanged."""
-        old, young = self.aged(store, 40, 10)
+        old, young = self.create_aged(store, 40, 10)
         said = texts(old)
         report = store.apply(store.retention(idle=timedelta(days=30)))
         assert (report.trashed, report.purged, report.spared) == ((old.id,), (), ())
         assert (report.archive, report.pending, report.scan, report.frees) == (None, (), None, 0)
-        store = self.later(store)
+        store = self.reopen(store)
         assert [info.id for info in store.sessions()] == [young.id]
         assert [info.id for info in store.sessions(trashed=True)] == [old.id]
         store.restore(old.id)
@@ -80,27 +80,27 @@ class Retention(Setting):
 
     def test_age_counts_from_the_last_activity(self, store: Store) -> None:
         """A session created long ago that is still written to is not old."""
-        (session,) = self.aged(store, 100)
+        (session,) = self.create_aged(store, 100)
         session.append(Message.user("still here"))
-        self.days(20)
+        self.advance_days(20)
         assert store.retention(older_than="90d").items == ()
         assert store.retention(idle="21d").items == ()
         assert len(store.retention(idle="20d")) == 1
 
     def test_older_than_with_idle_is_about_the_beginning(self, store: Store) -> None:
         """Created 90 days ago and idle for 30: both must hold."""
-        long, *_ = self.aged(store, 100, 60, 10)
+        long, *_ = self.create_aged(store, 100, 60, 10)
         long.append(Message.user("back"))
-        self.days(40)
+        self.advance_days(40)
         plan = store.retention(older_than="90d", idle="30d")
         assert {item.title for item in plan} == {"100 days", "60 days"}
         assert {item.title for item in store.retention(older_than="90d")} == {"60 days"}
 
     def test_the_most_recent_are_kept(self, store: Store) -> None:
         """By activity, whatever their age; the plan lists them as spared."""
-        a, b, c = self.aged(store, 50, 40, 30)
+        a, b, c = self.create_aged(store, 50, 40, 30)
         a.append(Message.user("again"))
-        self.days(20)
+        self.advance_days(20)
         plan = store.retention(idle="1d", keep_last=2)
         assert [item.session_id for item in plan] == [b.id]
         assert {spared.session_id for spared in plan.spared} == {a.id, c.id}
@@ -108,16 +108,16 @@ class Retention(Setting):
 
     def test_only_the_most_recent_are_kept(self, store: Store) -> None:
         """Without another rule all other sessions go."""
-        a, b, _ = self.aged(store, 3, 2, 1)
+        a, b, _ = self.create_aged(store, 3, 2, 1)
         plan = store.retention(keep_last=1)
         assert [item.session_id for item in plan] == [a.id, b.id]
         assert {item.why for item in plan} == {"not the most recent"}
 
     def test_only_the_scope_is_considered(self, store: Store) -> None:
         """Only sessions of the scope count, also for the most recent and for the size."""
-        (one,) = self.aged(store, 50, scope="one")
-        self.aged(store, 50, scope="two")
-        self.aged(store, 50)
+        (one,) = self.create_aged(store, 50, scope="one")
+        self.create_aged(store, 50, scope="two")
+        self.create_aged(store, 50)
         assert [item.session_id for item in store.retention(idle="1d", scope="one")] == [one.id]
         assert store.retention(keep_last=1, scope="one").items == ()
         plan = store.retention(max_bytes=0, scope="one")
@@ -127,7 +127,7 @@ class Retention(Setting):
     def test_the_oldest_go_until_the_rest_is_small_enough(self, store: Store) -> None:
         """The oldest go until the size fits, and no more."""
         for age in (4, 3, 2, 1):
-            (session,) = self.aged(store, age)
+            (session,) = self.create_aged(store, age)
             session.append(Message.user("x" * 10_000))
         assert store.retention(max_bytes=1_000_000).items == ()
         plan = store.retention(max_bytes=25_000)
@@ -138,10 +138,10 @@ class Retention(Setting):
 
     def test_both_rules_together(self, store: Store) -> None:
         """What is too old goes first, then the oldest of the rest."""
-        sessions = self.aged(store, 40, 30, 20, 10)
+        sessions = self.create_aged(store, 40, 30, 20, 10)
         for session in sessions:
             session.append(Message.user("x" * 10_000))
-        self.days(1)
+        self.advance_days(1)
         sessions[0].append(Message.user("now"))
         plan = store.retention(idle=timedelta(hours=1), max_bytes=10**9)
         assert len(plan) == 3
@@ -149,11 +149,11 @@ class Retention(Setting):
 
     def test_pinned_and_open_ones_stay(self, store: Store) -> None:
         """The plan lists them as spared."""
-        pinned, opened, old = self.aged(store, 30, 20, 10)
+        pinned, opened, old = self.create_aged(store, 30, 20, 10)
         pinned.update(pinned=True)
-        turn = self.begin(opened)
+        turn = self.open_turn(opened)
         turn.user("working")
-        self.days(100)
+        self.advance_days(100)
         plan = store.retention(idle="1d", max_bytes=0)
         assert [item.session_id for item in plan] == [old.id]
         told = {spared.session_id: spared.why for spared in plan.spared}
@@ -162,9 +162,9 @@ class Retention(Setting):
 
     def test_what_others_were_split_off_stays(self, store: Store) -> None:
         """A parent stays as long as its forks; a delegate shares nothing, and keeps no parent."""
-        parent, lonely = self.aged(store, 50, 50)
+        parent, lonely = self.create_aged(store, 50, 50)
         helper = store.create(parent=lonely, relation="delegate")
-        self.days(50)
+        self.advance_days(50)
         fork = parent.fork()
         fork.append(Message.user("young"))
         helper.append(Message.user("young"))
@@ -172,7 +172,7 @@ class Retention(Setting):
         assert [item.session_id for item in plan] == [lonely.id]
         assert [spared.session_id for spared in plan.spared] == [parent.id]
         assert fork.id in plan.spared[0].why
-        self.days(50)
+        self.advance_days(50)
         report = store.apply(store.retention(idle="40d"))
         assert set(report.trashed) == {parent.id, fork.id, lonely.id, helper.id}
         assert report.trashed.index(fork.id) < report.trashed.index(parent.id)
@@ -197,7 +197,7 @@ class Retention(Setting):
         archived: bool,  # noqa: FBT001
     ) -> None:
         """The report gives the reason; the others go."""
-        changed, other = self.aged(store, 50, 50)
+        changed, other = self.create_aged(store, 50, 50)
         plan = store.retention(idle="1d")
         do, why = self._CHANGES[change]
         do(store, changed)
@@ -211,7 +211,7 @@ class Retention(Setting):
 
     def test_a_plan_can_be_applied_twice(self, store: Store) -> None:
         """The second time there is nothing left to do."""
-        (old,) = self.aged(store, 50)
+        (old,) = self.create_aged(store, 50)
         plan = store.retention(idle="1d")
         assert store.apply(plan).trashed == (old.id,)
         assert store.apply(plan).trashed == ()
@@ -220,11 +220,11 @@ class Retention(Setting):
 
     def test_the_trash_is_emptied_only_if_asked(self, store: Store) -> None:
         """After the given time, counted from when a session was trashed."""
-        old, young = self.aged(store, 300, 200)
+        old, young = self.create_aged(store, 300, 200)
         store.trash(old.id)
-        self.days(20)
+        self.advance_days(20)
         store.trash(young.id)
-        self.days(20)
+        self.advance_days(20)
         for rules in ({"idle": "1d"}, {"keep_last": 1}, {"max_bytes": 0}, {"empty_trash": "41d"}):
             assert store.retention(**rules).items == ()
         plan = store.retention(empty_trash="30d")
@@ -241,8 +241,8 @@ class Retention(Setting):
             session = store.create()
             session.append(Message.user(f"{_SECRET} {number}"))
             store.trash(session.id)
-        self.days(1)
-        scrubs = _count_scrubs(store)
+        self.advance_days(1)
+        scrubs = _count_wipes(store)
         report = store.apply(store.retention(empty_trash="1d"))
         assert len(report.purged) == 5
         assert len(scrubs) == 1
@@ -253,12 +253,12 @@ class Retention(Setting):
 
     def test_in_the_trash_forks_keep_their_parents(self, store: Store) -> None:
         """Also a fork that was trashed more recently; later both go together."""
-        parent, *_ = self.aged(store, 50)
+        parent, *_ = self.create_aged(store, 50)
         fork = parent.fork()
         store.trash(parent.id)
-        self.days(10)
+        self.advance_days(10)
         store.trash(fork.id)
-        self.days(10)
+        self.advance_days(10)
         plan = store.retention(empty_trash="15d")
         assert plan.items == ()
         assert [spared.session_id for spared in plan.spared] == [parent.id]
@@ -268,10 +268,10 @@ class Retention(Setting):
 
     def test_what_was_restored_since_is_not_erased(self, store: Store) -> None:
         """Also if it was trashed again."""
-        one, two, pinned = self.aged(store, 50, 50, 50)
+        one, two, pinned = self.create_aged(store, 50, 50, 50)
         for session in (one, two, pinned):
             store.trash(session.id)
-        self.days(10)
+        self.advance_days(10)
         plan = store.retention(empty_trash="5d")
         store.restore(one.id)
         store.restore(two.id)
@@ -291,10 +291,10 @@ class Retention(Setting):
 
     def test_an_archive_is_written_first(self, store: Store, tmp_path: Path) -> None:
         """It contains every session that goes, unchanged; another store can import it."""
-        one, two = self.aged(store, 50, 40)
+        one, two = self.create_aged(store, 50, 40)
         one.append(Message.user(["key sk-ant-api03-0123456789abcdefghij", File(data=b"f" * 99)]))
         store.trash(two.id)
-        self.days(1)
+        self.advance_days(1)
         said = [texts(one), texts(two)]
         plan = store.retention(idle="1d", empty_trash="1d")
         to = tmp_path / "old.jsonl"
@@ -308,7 +308,7 @@ class Retention(Setting):
 
     def test_an_archive_that_cannot_be_written_stops_it(self, store: Store, tmp_path: Path) -> None:
         """Nothing is deleted then; an existing file is not overwritten."""
-        self.aged(store, 50)
+        self.create_aged(store, 50)
         there = tmp_path / "old.jsonl"
         there.write_text("mine")
         with pytest.raises(Invalid):
@@ -350,7 +350,7 @@ class Retention(Setting):
     def test_a_readonly_store_plans_and_does_not_apply(self, store: Store) -> None:
         """`ReadOnly`, and nothing is changed."""
         self.need_persistence()
-        (old,) = self.aged(store, 50)
+        (old,) = self.create_aged(store, 50)
         reader = self.open(readonly=True)
         plan = reader.retention(idle="1d")
         assert [item.session_id for item in plan] == [old.id]
@@ -361,8 +361,8 @@ class Retention(Setting):
         """Neither a rule nor another tenant's plan reaches them."""
         self.need_persistence()
         mine, theirs = self.open(tenant="A"), self.open(tenant="B")
-        self.aged(mine, 50)
-        self.aged(theirs, 50)
+        self.create_aged(mine, 50)
+        self.create_aged(theirs, 50)
         plan = mine.retention(idle="1d", max_bytes=0)
         assert len(plan) == 1
         assert theirs.apply(plan).trashed == ()
@@ -370,7 +370,7 @@ class Retention(Setting):
 
     def test_progress_is_reported(self, store: Store) -> None:
         """The number of sessions done, and the total."""
-        self.aged(store, 50, 40, 30)
+        self.create_aged(store, 50, 40, 30)
         told: list[tuple[int, int]] = []
         plan = store.retention(idle="1d")
         store.apply(plan, progress=lambda done, total: told.append((done, total)))
@@ -378,7 +378,7 @@ class Retention(Setting):
 
     def test_the_twin_plans_and_applies(self, store: Store) -> None:
         """The async twin returns the same values."""
-        (old,) = self.aged(store, 50)
+        (old,) = self.create_aged(store, 50)
 
         async def work() -> None:
             twin = AsyncStore(store)
@@ -391,14 +391,14 @@ class Retention(Setting):
         asyncio.run(work())
 
 
-def _count_scrubs(store: Store) -> list[None]:
+def _count_wipes(store: Store) -> list[None]:
     """Count how often the store wipes bytes from now on."""
     counted: list[None] = []
-    wipe = store.backend.scrub
+    wipe = store.backend.wipe
 
     def scrub() -> tuple[str, ...]:
         counted.append(None)
         return wipe()
 
-    store.backend.scrub = scrub  # type: ignore[method-assign]
+    store.backend.wipe = scrub  # type: ignore[method-assign]
     return counted

@@ -9,39 +9,39 @@ import pytest
 
 from holdfast import codec, ids
 from holdfast.clock import to_datetime
-from holdfast.draft_parts import Chunk, Opening
+from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.operations import deletion, head_moves, sessions, turns
 from holdfast.processes import this_process
 from holdfast.session import Session, number_of
-from holdfast.storage.protocol import Verb
+from holdfast.storage.protocol import Operation
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import everything, talk
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.conversation import parse_conversation, read_session
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import File, Head, Message, Text
 
 _NOW = to_datetime(1_700_000_000_000_000)
 _TOKEN = "the token"  # noqa: S105 - a mark, no secret
 
 
-def _replace(session: Session, expect: Head | None, messages: list[Message]) -> Verb[Head]:
+def _replace(session: Session, expect: Head | None, messages: list[Message]) -> Operation[Head]:
     batch = codec.encode_history(messages, _NOW)
     return head_moves.replace(number_of(session), batch, token=_TOKEN, expect=expect)
 
 
-def _summarize(session: Session, expect: Head | None) -> Verb[Head]:
+def _summarize(session: Session, expect: Head | None) -> Operation[Head]:
     return head_moves.summarize(
         number_of(session), "short", 2, message_id="mine", now=_NOW, expect=expect
     )
 
 
-def _descend(session: Session, expect: Head | None, relation: Any) -> Verb[Any]:  # noqa: ANN401
-    who = sessions.identity(id=ids.session_id(), key="child")
+def _descend(session: Session, expect: Head | None, relation: Any) -> Operation[Any]:  # noqa: ANN401
+    who = sessions.make_identity(id=ids.session_id(), key="child")
     at = 2 if relation == "fork" else None
     origin = sessions.Origin(parent=number_of(session), relation=relation, at=at, expect=expect)
     return sessions.create(who, origin=origin)
 
 
-_MOVES: dict[str, Callable[[Session, Head | None], Verb[Any]]] = {
+_MOVES: dict[str, Callable[[Session, Head | None], Operation[Any]]] = {
     "rewind": lambda s, e: head_moves.rewind(number_of(s), 2, token=_TOKEN, expect=e),
     "rewind to here": lambda s, e: head_moves.rewind(number_of(s), 4, token=_TOKEN, expect=e),
     "undo": lambda s, e: head_moves.undo(number_of(s), 1, token=_TOKEN, expect=e),
@@ -58,7 +58,7 @@ _MOVES: dict[str, Callable[[Session, Head | None], Verb[Any]]] = {
     "reset": lambda s, e: _descend(s, e, "reset"),
 }
 _LEFT_ALONE = {"fork", "continue", "reset", "summarize"}  # these leave an open turn unchanged
-_DELETIONS: dict[str, Callable[[Session], Verb[Any]]] = {
+_DELETIONS: dict[str, Callable[[Session], Operation[Any]]] = {
     "trash": lambda s: deletion.trash(number_of(s)),
     "restore": lambda s: deletion.restore(number_of(s), keyless=False),
     "restore, keyless": lambda s: deletion.restore(number_of(s), keyless=True),
@@ -67,8 +67,8 @@ _DELETIONS: dict[str, Callable[[Session], Verb[Any]]] = {
 }
 
 
-def _open(session: Session) -> Verb[Any]:
-    claim = turns.Claim(
+def _open(session: Session) -> Operation[Any]:
+    claim = turns.TurnClaim(
         session=number_of(session),
         token=_TOKEN,
         holder=this_process(),
@@ -79,17 +79,17 @@ def _open(session: Session) -> Verb[Any]:
     return turns.open_turn(claim)
 
 
-def _flush(session: Session) -> Verb[Any]:
-    chunks = [(number, Chunk((Text(text),))) for number, text in enumerate("ab", 1)]
-    return turns.flush_draft(number_of(session), 1, Opening("mine", None, 1), chunks)
+def _flush(session: Session) -> Operation[Any]:
+    chunks = [(number, DraftChunk((Text(text),))) for number, text in enumerate("ab", 1)]
+    return turns.flush_draft(number_of(session), 1, DraftOpening("mine", None, 1), chunks)
 
 
-def _close(session: Session) -> Verb[Any]:
+def _close(session: Session) -> Operation[Any]:
     item = codec.encode(Message.assistant("whole", id="mine"), _NOW)
     return turns.close_draft(number_of(session), 1, item)
 
 
-_STEPS: dict[str, Callable[[Session], Verb[Any]]] = {
+_STEPS: dict[str, Callable[[Session], Operation[Any]]] = {
     "open": _open,
     "flush": _flush,
     "close": _close,
@@ -98,7 +98,7 @@ _STEPS: dict[str, Callable[[Session], Verb[Any]]] = {
 }
 
 
-class Retries(Setting):
+class RetryTests(StoreFixtures):
     """Promise 12: retrying is safe. Only the backend protocol can run one operation twice."""
 
     @pytest.mark.parametrize("compare", [False, True])
@@ -111,37 +111,37 @@ class Retries(Setting):
         compare: bool,  # noqa: FBT001
     ) -> None:
         """The same result both times, and no effect the second time."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         if move == "redo":
             session.undo()
         operation = _MOVES[move](session, session.head() if compare else None)
         first = store.backend.write(operation)
-        before = (everything(session), store.stats().messages, store.stats().sessions)
+        before = (read_session(session), store.stats().messages, store.stats().sessions)
         assert store.backend.write(operation) == first
-        assert (everything(session), store.stats().messages, store.stats().sessions) == before
-        again = self.later(store)
+        assert (read_session(session), store.stats().messages, store.stats().sessions) == before
+        again = self.reopen(store)
         assert again.backend.write(operation) == first
-        assert everything(again.get(session.id)) == before[0]
+        assert read_session(again.get(session.id)) == before[0]
 
     @pytest.mark.parametrize("move", [m for m in _MOVES if m not in _LEFT_ALONE])
     def test_a_movement_that_a_crash_came_before(
         self, store: Store, session: Session, move: str
     ) -> None:
         """The turn that the crash left open is recovered once, too."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         if move == "redo":
             session.undo()
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         if move != "redo":
             reply = turn.stream()
             reply.write("half")
             reply.flush()
-        self.expire(store)
+        self.expire_leases(store)
         operation = _MOVES[move](session, None)
         first = store.backend.write(operation)
-        before = everything(session)
+        before = read_session(session)
         assert store.backend.write(operation) == first
-        assert everything(session) == before
+        assert read_session(session) == before
         assert [t.state for t in session.turns()] == ["interrupted"]
 
     @pytest.mark.parametrize("step", _STEPS)
@@ -151,32 +151,37 @@ class Retries(Setting):
             store.backend.write(_open(session))
         operation = _STEPS[step](session)
         first = store.backend.write(operation)
-        before = (everything(session), _draft(store, session))
+        before = (read_session(session), _draft(store, session))
         assert store.backend.write(operation) == first
-        assert (everything(session), _draft(store, session)) == before
-        again = self.later(store)
+        assert (read_session(session), _draft(store, session)) == before
+        again = self.reopen(store)
         assert again.backend.write(operation) == first
-        assert (everything(again.get(session.id)), _draft(again, session)) == before
+        assert (read_session(again.get(session.id)), _draft(again, session)) == before
 
     @pytest.mark.parametrize("operation", _DELETIONS)
     def test_a_deletion_is_made_once(self, store: Store, session: Session, operation: str) -> None:
         """The second run deletes nothing, and leaves the fork unchanged."""
-        session.append(*talk("u a"), Message.user([File(data=b"x")]))
+        session.append(*parse_conversation("u a"), Message.user([File(data=b"x")]))
         fork = session.fork(2)
         if operation.startswith("restore"):
             store.trash(session.id)
         run = _DELETIONS[operation](session)
         store.backend.write(run)
-        before = (everything(fork), _counts(store), store.sessions(), store.sessions(trashed=True))
+        before = (
+            read_session(fork),
+            _counts(store),
+            store.sessions(),
+            store.sessions(trashed=True),
+        )
         store.backend.write(run)
-        after = (everything(fork), _counts(store), store.sessions(), store.sessions(trashed=True))
+        after = (read_session(fork), _counts(store), store.sessions(), store.sessions(trashed=True))
         assert after == before
 
     def test_a_repeated_purge_reports_nothing(self, store: Store, session: Session) -> None:
         """The report of the second run counts nothing."""
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         run = deletion.purge(number_of(session), session.id, forks="keep")
-        assert store.backend.write(run).messages == len(talk("u a"))
+        assert store.backend.write(run).messages == len(parse_conversation("u a"))
         again = store.backend.write(run)
         assert (again.session_id, again.messages, again.turns) == (session.id, 0, 0)
 

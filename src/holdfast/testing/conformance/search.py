@@ -12,9 +12,9 @@ from holdfast.aio import AsyncStore
 from holdfast.clock import to_datetime
 from holdfast.errors import BadQuery, SessionNotFound, StoreUnavailable
 from holdfast.session import Session
-from holdfast.storage.protocol import Owner
+from holdfast.storage.protocol import BranchOwner
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import File, Hit, Message, Text, Thinking, ToolCall
 
 _MOST = 1000
@@ -31,7 +31,7 @@ def _only(store: Store, text: str, **how: Any) -> Hit:  # noqa: ANN401
     return hit
 
 
-class Searching(Setting):
+class SearchTests(StoreFixtures):
     """`search`, and what it needs of the backend protocol."""
 
     # ------------------------------------------------------------------------------ what is found
@@ -61,7 +61,7 @@ class Searching(Setting):
             Message.tool("c", [Text("sunny")], id="result"),
             Message.user(f"{_LARGE} needle", id="large"),
         )
-        again = self.later(store)
+        again = self.reopen(store)
         for text, where in (
             ("report.pdf", "file"),
             ("look", "call"),
@@ -81,7 +81,7 @@ class Searching(Setting):
         for number in range(20):
             session.append(Message.user(f"word{number}", id=str(number)))
             assert _found(store, f"word{number}") == [str(number)]
-        again = self.later(store)
+        again = self.reopen(store)
         for number in range(20):
             assert _found(again, f"word{number}") == [str(number)]
 
@@ -365,7 +365,7 @@ class Searching(Setting):
         rows = {row.id: row for session in made[:3] if (row := self._row(store, session.id))}
         branches = [branch.n for row in rows.values() for branch in self._branches(store, row.n)]
         owners = store.backend.read(lambda snapshot: snapshot.owners([*branches, 10**6]))
-        by_id: dict[str, list[Owner]] = {}
+        by_id: dict[str, list[BranchOwner]] = {}
         for owner in owners.values():
             by_id.setdefault(owner.id, []).append(owner)
         assert sorted(by_id) == sorted([made[0].id, made[1].id])

@@ -9,14 +9,14 @@ import pytest
 
 from holdfast.errors import BadMessage, MessageNotFound, SessionNotFound
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting, drain
+from holdfast.testing.conformance.fixtures import StoreFixtures, drain
 from holdfast.values import File, Message, Usage
 
 _DATA = b"secret" * 20
 _SHA = hashlib.sha256(_DATA).hexdigest()
 
 
-class Tenants(Setting):
+class TenantTests(StoreFixtures):
     """Promise 15."""
 
     def theirs(self) -> Store:

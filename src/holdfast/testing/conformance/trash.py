@@ -18,18 +18,18 @@ from holdfast.errors import (
 )
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import everything, take_turn, texts
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.conversation import read_session, take_turn, texts
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Message
 
-_VERBS: dict[str, Callable[[Store, str], object]] = {
+_OPERATIONS: dict[str, Callable[[Store, str], object]] = {
     "trash": lambda store, ref: store.trash(ref),
     "restore": lambda store, ref: store.restore(ref),
     "purge": lambda store, ref: store.purge(ref),
 }
 
 
-class Trash(Setting):
+class TrashTests(StoreFixtures):
     """`trash`, `restore`, `sessions(trashed=True)`."""
 
     def test_what_is_in_the_trash_is_not_shown(self, store: Store) -> None:
@@ -38,7 +38,7 @@ class Trash(Setting):
         take_turn(gone, "a")
         info = store.trash(gone.id)
         assert (info.trashed, info.id, info.messages) == (True, gone.id, 2)
-        store = self.later(store)
+        store = self.reopen(store)
         assert [i.id for i in store.sessions()] == [kept.id]
         assert len(store.sessions(scope="s")) == len(store.sessions(text="gone")) == 0
         latest = store.latest()
@@ -59,14 +59,14 @@ class Trash(Setting):
         take_turn(session, "a")
         session.enqueue("waiting")
         session.fork()
-        before = everything(session)
+        before = read_session(session)
         store.trash(session.id)
         there = store.get(session.id)
         assert texts(there) == ["a", "A"]
         assert there.info().trashed
         info = store.restore(session.id)
         assert not info.trashed
-        assert everything(self.later(store).session("the session")) == before
+        assert read_session(self.reopen(store).session("the session")) == before
 
     def test_lists_of_the_trash(self, store: Store) -> None:
         """Filters and pages apply to it, too."""
@@ -104,7 +104,7 @@ class Trash(Setting):
             session = store.session(f"key {n}", title=f"title {n}")
             store.trash(session.id)
             ref = (session.id, session.id[:6], f"key {n}", f"title {n}")[n]
-            _VERBS[operation](store, ref)
+            _OPERATIONS[operation](store, ref)
         assert store.stats().trashed == 0
         assert len(store.sessions()) == (4 if operation == "restore" else 0)
 
@@ -121,7 +121,7 @@ class Trash(Setting):
         store.purge(session.id)
         assert store.purge("the session").session_id == other.id
 
-    @pytest.mark.parametrize("operation", _VERBS)
+    @pytest.mark.parametrize("operation", _OPERATIONS)
     def test_names_that_are_none(self, store: Store, session: Session, operation: str) -> None:
         """`SessionNotFound`, `BadRef`, `AmbiguousRef`; and nothing is changed."""
         store.create(title="same")
@@ -129,13 +129,13 @@ class Trash(Setting):
         before = store.stats().sessions
         for ref in ("nobody", "____", "\0", session.id[:3]):
             with pytest.raises(SessionNotFound):
-                _VERBS[operation](store, ref)
+                _OPERATIONS[operation](store, ref)
         no_names: list[Any] = ["", " ", None, 5]
         for no_name in no_names:
             with pytest.raises(BadRef):
-                _VERBS[operation](store, no_name)
+                _OPERATIONS[operation](store, no_name)
         with pytest.raises(AmbiguousRef):
-            _VERBS[operation](store, "same")
+            _OPERATIONS[operation](store, "same")
         assert (store.stats().sessions, store.stats().trashed) == (before, 0)
 
     # ------------------------------------------------------------------------------------- keys

@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import BadMessage, IdConflict, Invalid, TurnLost
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting, together
+from holdfast.testing.conformance.fixtures import StoreFixtures, run_concurrently
 from holdfast.values import Message, ToolCall, ToolRecord
 
 
@@ -25,7 +25,7 @@ class BrokenError(Exception):
         raise RuntimeError("no words")
 
 
-class Turns(Setting):
+class TurnTests(StoreFixtures):
     """`Session.turn` and the methods of `Turn`."""
 
     def test_each_step_is_durable_when_its_call_returns(
@@ -39,7 +39,7 @@ class Turns(Setting):
                 assert other.messages()[-1] == given
                 assert (given.seq, given.turn_id) == (step, turn.id)
             assert other.info().state == "open"
-        later = self.later(store).session("the session")
+        later = self.reopen(store).session("the session")
         (told,) = later.turns()
         assert (told.id, told.state, told.run_id, told.model) == (turn.id, "sealed", "r", "m")
         assert [m.model for m in later.messages()] == [None, "m"]
@@ -116,7 +116,7 @@ class Turns(Setting):
             turn.user("a")
             raise error
         assert raised.value is error
-        later = self.later(store).session("the session")
+        later = self.reopen(store).session("the session")
         (told,) = later.turns()
         assert (told.state, told.error) == (state, text)
         assert [m.text for m in later.messages()] == ["a"]
@@ -229,7 +229,7 @@ class Turns(Setting):
                 "c4": "called",
             }
             turn.tool("c4", "never started, yet here is an answer")
-        later = self.later(store).session("the session")
+        later = self.reopen(store).session("the session")
         assert self.outcomes(later) == {
             "c0": "error",
             "c1": "unknown",
@@ -274,7 +274,7 @@ class Turns(Setting):
                 turn.tool_started(name)
                 turn.tool(name, f"result of {name}")
 
-            together(*(partial(work, name) for name in names))
+            run_concurrently(*(partial(work, name) for name in names))
         assert self.outcomes(session) == dict.fromkeys(names, "done")
         assert {m.text for m in session.messages()[1:]} == {f"result of {n}" for n in names}
 

@@ -12,8 +12,13 @@ import pytest
 from holdfast.errors import BadQuery, HeadMoved
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.conversation import everything, take_turn, talk, texts
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.conversation import (
+    parse_conversation,
+    read_session,
+    take_turn,
+    texts,
+)
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Head, Message, ToolCall
 
 _WRITES: dict[str, Callable[[Session], object]] = {
@@ -24,7 +29,7 @@ _WRITES: dict[str, Callable[[Session], object]] = {
 }
 
 
-class Undoing(Setting):
+class UndoTests(StoreFixtures):
     """`undo`, `redo` and `clear`."""
 
     # -------------------------------------------------------------------------------------- undo
@@ -46,14 +51,14 @@ class Undoing(Setting):
 
     def test_undo_without_turns(self, session: Session) -> None:
         """A user's message and what follows it."""
-        session.append(*talk("s u a u +x -x a u"))
+        session.append(*parse_conversation("s u a u +x -x a u"))
         assert [session.undo().seq for _ in range(3)] == [7, 3, 1]
         assert session.undo().seq == 0
 
     def test_undo_with_and_without_turns(self, session: Session) -> None:
         """Each by its own rule."""
         take_turn(session, "a")
-        session.append(*talk("u a"))
+        session.append(*parse_conversation("u a"))
         take_turn(session, "b")
         session.append(Message.assistant("by the way"))
         assert [session.undo().seq for _ in range(4)] == [6, 4, 2, 0]
@@ -142,12 +147,12 @@ class Undoing(Setting):
     def test_an_interrupted_turn_is_undone_whole(self, store: Store, session: Session) -> None:
         """Including the partial reply that recovery kept."""
         take_turn(session, "a")
-        turn = self.begin(session)
+        turn = self.open_turn(session)
         turn.user("b")
         reply = turn.stream()
         reply.write("half")
         reply.flush()
-        self.expire(store)
+        self.expire_leases(store)
         assert session.undo().seq == 2
         assert texts(session, branch=1) == ["a", "A", "b", "half"]
 
@@ -159,7 +164,7 @@ class Undoing(Setting):
             take_turn(session, text)
         whole = session.messages()
         assert [session.undo().seq for _ in range(3)] == [4, 2, 0]
-        later = self.later(store).session("the session")
+        later = self.reopen(store).session("the session")
         assert [later.redo().seq for _ in range(3)] == [2, 4, 6]
         assert later.messages() == whole
         with pytest.raises(BadQuery, match="redo"):
@@ -178,7 +183,7 @@ class Undoing(Setting):
 
     def test_a_rewind_and_a_clear_can_be_redone(self, session: Session) -> None:
         """Redo returns to where they were called, also from one branch to another."""
-        session.append(*talk("u a u a"))
+        session.append(*parse_conversation("u a u a"))
         session.rewind(2)
         session.append(Message.user("other"))
         session.rewind(Head(1, 3))
@@ -208,10 +213,10 @@ class Undoing(Setting):
             take_turn(session, text)
         session.undo()
         _WRITES[write](session)
-        before = everything(session)
+        before = read_session(session)
         with pytest.raises(BadQuery, match="redo"):
             session.redo()
-        assert everything(session) == before
+        assert read_session(session) == before
         assert session.rewind(Head(1, 4)).seq == 4
 
     def test_what_adds_nothing_to_the_history_leaves_redo(self, session: Session) -> None:

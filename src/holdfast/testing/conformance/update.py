@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import BadMessage, BadQuery, Conflict
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting, together
+from holdfast.testing.conformance.fixtures import StoreFixtures, run_concurrently
 from holdfast.values import Goal, Message
 
 _GOAL = Goal(
@@ -26,7 +26,7 @@ _GOAL = Goal(
 )
 
 
-class Updating(Setting):
+class UpdateTests(StoreFixtures):
     """`Session.update`."""
 
     @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ class Updating(Setting):
         before = session.info()
         told = session.update(**{field: value})
         assert getattr(told, field) == value
-        again = self.later(store)
+        again = self.reopen(store)
         assert again.session("the session").info() == told
         assert again.sessions().items == (told,)
         for other in (f for f in before.__struct_fields__ if f not in {field, "title_by"}):
@@ -105,7 +105,7 @@ class Updating(Setting):
     def test_threads_that_merge_at_once(self, session: Session) -> None:
         """Each key is there: merging happens inside the write."""
         keys = [f"k{n}" for n in range(8)]
-        together(*(partial(session.update, metadata={key: key}) for key in keys))
+        run_concurrently(*(partial(session.update, metadata={key: key}) for key in keys))
         assert session.info().metadata == {key: key for key in keys}
 
     def test_metadata_keeps_what_json_has(self, session: Session) -> None:
@@ -196,7 +196,7 @@ class Updating(Setting):
         told = store.make_titles(make)
         assert asked == ["new", "left", "old"]
         assert [info.key for info in told] == ["new", "old"]
-        again = self.later(store)
+        again = self.reopen(store)
         for info in told:
             assert info.title == f"About {info.key} words " + "x" * (120 - len(info.key or "") - 13)
             assert (info.title_by, again.session(info.key or "").info()) == ("auto", info)
@@ -231,7 +231,7 @@ class Updating(Setting):
         session.update(title="meanwhile")
         told = session.update(goal=Goal("next"), expect_goal=goal)
         assert (told.goal, told.title) == (Goal("next"), "meanwhile")
-        assert self.later(store).session("the session").info() == told
+        assert self.reopen(store).session("the session").info() == told
 
     @pytest.mark.parametrize("expected", [None, Goal("x"), Goal("x", rounds=1), _GOAL])
     def test_a_goal_that_is_another_by_now_is_kept(
@@ -259,7 +259,7 @@ class Updating(Setting):
                     session.update(goal=more, expect_goal=goal)
                     return
 
-        together(*[count] * 8)
+        run_concurrently(*[count] * 8)
         assert session.info().goal == Goal("count", rounds=8)
 
     def test_updates_go_through_while_a_turn_is_open(self, session: Session) -> None:

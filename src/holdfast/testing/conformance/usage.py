@@ -8,15 +8,15 @@ from functools import partial
 from holdfast.errors import Invalid
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting, together
-from holdfast.validation import MAX_COST, MAX_COUNT
+from holdfast.testing.conformance.fixtures import StoreFixtures, run_concurrently
+from holdfast.validation import MAX_COST, MAX_TOKEN_COUNT
 from holdfast.values import Head, Message, ModelUsage, Usage
 
 _DAY = 86_400
 _CENT = Decimal("0.01")
 
 
-class UsageSums(Setting):
+class UsageTests(StoreFixtures):
     """`usage`, `info` and `turns` agree."""
 
     def test_sums_by_turn_session_and_model(self, store: Store, session: Session) -> None:
@@ -28,7 +28,7 @@ class UsageSums(Setting):
             turn.assistant("c", usage=Usage(20), cost=Decimal("0.2"))
             turn.assistant("d")
         session.append(Message.assistant("e", usage=Usage(output=7)))
-        later = self.later(store).session("the session")
+        later = self.reopen(store).session("the session")
         report = later.usage()
         total = Usage(31, 9, 3, 4, 5)
         assert (report.usage, report.cost) == (total, Decimal("0.31"))
@@ -84,19 +84,19 @@ class UsageSums(Setting):
             for _ in range(20):
                 session.append(Message.assistant("a", model="m", usage=Usage(1, 2), cost=_CENT))
 
-        together(*(partial(spend) for _ in range(4)))
+        run_concurrently(*(partial(spend) for _ in range(4)))
         assert session.usage().usage == session.info().usage == Usage(80, 160)
         assert session.usage().cost == Decimal("0.8")
 
     def test_the_largest_counts_add_up_or_are_refused(self, session: Session) -> None:
         """Sums beyond the database's integers never give a wrong result."""
         largest = [
-            Message.assistant("a", usage=Usage(MAX_COUNT), cost=MAX_COST) for _ in range(1200)
+            Message.assistant("a", usage=Usage(MAX_TOKEN_COUNT), cost=MAX_COST) for _ in range(1200)
         ]
         try:
             session.append(*largest)
         except Invalid:
             assert session.head() == Head(1, 0)
         else:
-            assert session.usage().usage == session.info().usage == Usage(1200 * MAX_COUNT)
+            assert session.usage().usage == session.info().usage == Usage(1200 * MAX_TOKEN_COUNT)
             assert session.usage().cost == session.info().cost == 1200 * MAX_COST

@@ -12,7 +12,7 @@ from holdfast import tokens
 from holdfast.errors import BadMessage
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.fixtures import Setting
+from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import (
     JSON,
     File,
@@ -47,13 +47,13 @@ def nest(depth: int) -> JSON:
     return value
 
 
-class Values(Setting):
+class ValueTests(StoreFixtures):
     """Every field of a message, every kind of part, and every bad value."""
 
     def stored(self, store: Store, message: Message) -> Message:
         """Store a message and return it as a later reader gets it."""
         store.session("s").append(message)
-        return self.later(store).session("s").messages()[-1]
+        return self.reopen(store).session("s").messages()[-1]
 
     def test_every_field_is_kept(self, store: Store) -> None:
         """Every field that a caller sets comes back equal."""

@@ -140,9 +140,9 @@ def states(
 
     `samples` is the number of random subsets at each point that is not visited exhaustively.
     """
-    points, seen = _points(trace), _Seen()
-    yield from filter(seen.is_new, _killed(points))
-    yield from itertools.islice(filter(seen.is_new, _cut_off(points, seed, samples)), limit)
+    points, seen = _points(trace), _SeenStates()
+    yield from filter(seen.is_new, _kill_states(points))
+    yield from itertools.islice(filter(seen.is_new, _power_states(points, seed, samples)), limit)
 
 
 def state_named(trace: Trace, name: str) -> CrashState:
@@ -213,12 +213,12 @@ def _replay_command(
     return shlex.join(command)
 
 
-def _killed(points: list[_Point]) -> Iterator[CrashState]:
+def _kill_states(points: list[_Point]) -> Iterator[CrashState]:
     for point in points:
         yield _state(point, "kill", point.everything())
 
 
-def _cut_off(points: list[_Point], seed: int, samples: int) -> Iterator[CrashState]:
+def _power_states(points: list[_Point], seed: int, samples: int) -> Iterator[CrashState]:
     waiting = [(point, _subsets(point, seed, samples)) for point in points]
     while waiting:
         remaining = []
@@ -230,7 +230,7 @@ def _cut_off(points: list[_Point], seed: int, samples: int) -> Iterator[CrashSta
         waiting = remaining
 
 
-class _Seen:
+class _SeenStates:
     """The states seen, by bytes and promises; not by model: kill comes first and is stricter."""
 
     def __init__(self) -> None:
@@ -353,12 +353,12 @@ def _synced(epoch: _Epoch, sync: Sync | SyncNames) -> _Epoch:
     settled: list[_Piece] = []
     doubtful: list[_Piece] = []
     for piece in epoch.pieces:
-        done = piece.event < sync.covers and _settles(sync, piece.effect)
+        done = piece.event < sync.covers and _covers(sync, piece.effect)
         (settled if done else doubtful).append(piece)
     return _Epoch(epoch.durable.after(piece.effect for piece in settled), doubtful)
 
 
-def _settles(sync: Sync | SyncNames, effect: Effect) -> bool:
+def _covers(sync: Sync | SyncNames, effect: Effect) -> bool:
     if isinstance(effect, Link | Unlink):
         return isinstance(sync, SyncNames)
     if isinstance(effect, Write | Truncate | Extend):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.testing.faults.trace import Adopt, Event, Link, Trace, Truncate, Unlink, Write
+from holdfast.testing.faults.trace import Adopt, Link, Trace, TraceEvent, Truncate, Unlink, Write
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Extend:
     size: int
 
 
-Effect = Event | Extend
+Effect = TraceEvent | Extend
 
 
 @dataclass

@@ -32,9 +32,9 @@ import apsw
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Operation = Literal["open", "read", "write", "truncate", "sync", "delete"]
+FileOperation = Literal["open", "read", "write", "truncate", "sync", "delete"]
 
-_WATCHED = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
+_WATCHED_FLAGS = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 _serial = itertools.count(1)
 
 
@@ -44,18 +44,18 @@ class FailingDisk(apsw.VFS):
     def __init__(self) -> None:
         self.name = f"holdfast-failing-{os.getpid()}-{next(_serial)}"
         super().__init__(self.name, "", maxpathname=0)
-        self.counts: Counter[Operation] = Counter()
+        self.counts: Counter[FileOperation] = Counter()
         """The number of operations of each kind since the last `fail`."""
         self.met = False
         """True if the fault was reached since then."""
-        self._operation: Operation | None = None
+        self._operation: FileOperation | None = None
         self._at = 0
         self._lasting = self._log_only = False
         self._error: type[apsw.Error] = apsw.IOError
 
     def fail(
         self,
-        operation: Operation,
+        operation: FileOperation,
         *,
         at: int = 1,
         lasting: bool = False,
@@ -76,7 +76,7 @@ class FailingDisk(apsw.VFS):
         """Stop failing."""
         self._operation = None
 
-    def suffer(self, operation: Operation, *, log: bool) -> None:
+    def count_or_fail(self, operation: FileOperation, *, log: bool) -> None:
         """Count an operation, on a log or not; raise if it is the one chosen to fail."""
         if self._log_only and not log:
             return
@@ -91,14 +91,14 @@ class FailingDisk(apsw.VFS):
         self, name: str | apsw.URIFilename | None, flags: list[int]
     ) -> apsw.VFSFile:
         """Open a file; databases and logs are opened as files that can fail."""
-        if name is None or not flags[0] & _WATCHED:
+        if name is None or not flags[0] & _WATCHED_FLAGS:
             return apsw.VFSFile("", name, flags)
-        self.suffer("open", log=bool(flags[0] & apsw.SQLITE_OPEN_WAL))
+        self.count_or_fail("open", log=bool(flags[0] & apsw.SQLITE_OPEN_WAL))
         return _FailingFile(self, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802
         """Delete a file."""
-        self.suffer("delete", log=filename.endswith("-wal"))
+        self.count_or_fail("delete", log=filename.endswith("-wal"))
         super().xDelete(filename, syncdir)
 
 
@@ -108,7 +108,7 @@ class _FailingFile(apsw.VFSFile):
     def __init__(self, disk: FailingDisk, name: str | apsw.URIFilename, flags: list[int]) -> None:
         log = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
         super().__init__("", name, flags)
-        self._suffer = partial(disk.suffer, log=log)
+        self._suffer = partial(disk.count_or_fail, log=log)
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
         self._suffer("read")

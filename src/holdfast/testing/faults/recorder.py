@@ -26,11 +26,11 @@ from holdfast.testing.faults.trace import (
     Ack,
     Adopt,
     Begin,
-    Event,
     Link,
     Sync,
     SyncNames,
     Trace,
+    TraceEvent,
     Truncate,
     Unlink,
     Write,
@@ -39,8 +39,10 @@ from holdfast.testing.faults.trace import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_JOURNALS = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL | apsw.SQLITE_OPEN_WAL
-_RECORDED = apsw.SQLITE_OPEN_MAIN_DB | _JOURNALS
+_JOURNAL_FLAGS = (
+    apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL | apsw.SQLITE_OPEN_WAL
+)
+_RECORDED_FLAGS = apsw.SQLITE_OPEN_MAIN_DB | _JOURNAL_FLAGS
 _serial = itertools.count(1)
 
 
@@ -54,11 +56,11 @@ class _Ledger:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.before = _files_in(directory)
-        self.events: list[Event] = []
+        self.events: list[TraceEvent] = []
         self._names = {name: number for number, name in enumerate(self.before)}
         self._numbers = itertools.count(len(self.before))
 
-    def note(self, event: Event) -> None:
+    def note(self, event: TraceEvent) -> None:
         self.events.append(event)
 
     def now(self) -> int:
@@ -118,7 +120,7 @@ class _File(apsw.VFSFile):
         self._ledger = ledger
         self._number = ledger.opened(name, found)
         # As in SQLite's unix VFS, the first sync of a new journal syncs the directory too.
-        self._syncs_names = bool(asked & _JOURNALS and asked & apsw.SQLITE_OPEN_CREATE)
+        self._syncs_names = bool(asked & _JOURNAL_FLAGS and asked & apsw.SQLITE_OPEN_CREATE)
 
     def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802
         super().xWrite(data, offset)
@@ -149,7 +151,7 @@ class _Vfs(apsw.VFS):
     ) -> apsw.VFSFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         known = self._ledger.name_of(path) if path else None
-        if name is None or known is None or not flags[0] & _RECORDED:
+        if name is None or known is None or not flags[0] & _RECORDED_FLAGS:
             return apsw.VFSFile("", name, flags)
         return _File(self._ledger, known, name, flags)
 
@@ -177,7 +179,7 @@ def record(
         try:
             scenario(Recording(ledger, name))
             trace = Trace(ledger.before, list(ledger.events))
-            _must_add_up(trace, directory)
+            _verify_trace(trace, directory)
         finally:
             vfs.unregister()
     return trace
@@ -204,7 +206,7 @@ def _read_if_there(path: Path) -> bytes | None:
         return None
 
 
-def _must_add_up(trace: Trace, directory: Path) -> None:
+def _verify_trace(trace: Trace, directory: Path) -> None:
     replayed = Disk.at_start(trace)
     for event in trace.events:
         replayed.apply(event)

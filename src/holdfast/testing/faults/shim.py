@@ -32,11 +32,11 @@ from typing import Literal
 
 import platformdirs
 
-Kind = Literal["none", "kill", "kill_after", "tear", "eio", "enospc", "short"]
-Sort = Literal["write", "sync"]
+FaultKind = Literal["none", "kill", "kill_after", "tear", "eio", "enospc", "short"]
+ShimOperation = Literal["write", "sync"]
 
 _REPORT = struct.Struct("=QQQ")
-_FLAGS = ("-std=gnu11", "-O1", "-shared", "-fPIC")
+_COMPILER_FLAGS = ("-std=gnu11", "-O1", "-shared", "-fPIC")
 
 
 class ShimUnavailable(Exception):
@@ -92,8 +92,8 @@ class Shim:
         self,
         argv: Sequence[str],
         *,
-        kind: Kind,
-        on: Sort,
+        kind: FaultKind,
+        on: ShimOperation,
         at: int,
         path_prefix: Path,
         sticky: bool = False,
@@ -147,8 +147,8 @@ def every(
     shim: Shim,
     argv_for: Callable[[Path], Sequence[str]],
     *,
-    kind: Kind,
-    on: Sort,
+    kind: FaultKind,
+    on: ShimOperation,
     under: Path,
     sticky: bool = False,
     first: int = 20,
@@ -179,14 +179,16 @@ def every(
 
 def _compiled(compiler: str, where: Path) -> Path:
     source = resources.files(__package__).joinpath("shim.c").read_bytes()
-    digest = hashlib.sha256(source + " ".join((compiler, *_FLAGS)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(source + " ".join((compiler, *_COMPILER_FLAGS)).encode()).hexdigest()[
+        :16
+    ]
     library = where / f"shim-{digest}.so"
     if library.exists():
         return library
     with tempfile.TemporaryDirectory(dir=where) as made:
         code, built = Path(made, "shim.c"), Path(made, "shim.so")
         code.write_bytes(source)
-        command = [compiler, *_FLAGS, "-o", str(built), str(code), "-ldl"]
+        command = [compiler, *_COMPILER_FLAGS, "-o", str(built), str(code), "-ldl"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode != 0:
             raise ShimUnavailable(f"the shim does not compile: {ended.stderr.strip()}")

@@ -80,14 +80,14 @@ class Ack(msgspec.Struct, frozen=True, tag=True):
     what: str
 
 
-Event = Link | Unlink | Adopt | Write | Truncate | Sync | SyncNames | Begin | Ack
+TraceEvent = Link | Unlink | Adopt | Write | Truncate | Sync | SyncNames | Begin | Ack
 
 
 class Trace(msgspec.Struct, frozen=True):
     """The files that were there before the run, all durable, and the events of the run."""
 
     before: dict[str, bytes]
-    events: list[Event]
+    events: list[TraceEvent]
 
     def save(self, path: Path) -> None:
         """Write the trace to a file."""

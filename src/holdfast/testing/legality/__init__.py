@@ -17,13 +17,13 @@ from typing import Final, TypeAlias
 
 from holdfast.errors import BadQuery
 from holdfast.testing.legality import anthropic, gemini, openai_chat, openai_responses
-from holdfast.testing.legality.payload import Findings
+from holdfast.testing.legality.payload import RuleViolations
 from holdfast.testing.legality.published_rules import RULES, Rule
 from holdfast.values import JSON
 
 __all__ = ["PROVIDERS", "RULES", "Rule", "problems"]
 
-_Check: TypeAlias = Callable[[Findings, Sequence[Mapping[str, JSON]], JSON], None]
+_Check: TypeAlias = Callable[[RuleViolations, Sequence[Mapping[str, JSON]], JSON], None]
 
 _CHECKS: Final[Mapping[str, _Check]] = {
     "openai": openai_chat.check,
@@ -41,6 +41,6 @@ def problems(
     check = _CHECKS.get(provider)
     if check is None:
         raise BadQuery(f"no rules are known for {provider!r}; pass one of {', '.join(PROVIDERS)}")
-    found = Findings()
+    found = RuleViolations()
     check(found, messages, system)
     return found.sentences

@@ -13,34 +13,34 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from holdfast.testing.legality.payload import (
-    Findings,
-    Object,
+    JSONObject,
+    RuleViolations,
     as_object,
+    format_value,
     is_list,
     is_text,
     items_of,
     matches,
     objects_in,
-    shown,
-    word,
+    text_field,
 )
 from holdfast.values import JSON
 
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
-_USER: Final = frozenset(
+_USER_BLOCKS: Final = frozenset(
     {"text", "image", "document", "search_result", "tool_result", "container_upload"}
 )
 # The result of a server tool is in the assistant's message: `web_search_tool_result` and others.
 _SERVER_RESULT: Final = re.compile(r"[a-z_]+_tool_result")
-_ASSISTANT: Final = frozenset({"text", "tool_use", "server_tool_use", "container_upload"})
-_IN_RESULTS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
-_MOST_BREAKPOINTS: Final = 4
+_ASSISTANT_BLOCKS: Final = frozenset({"text", "tool_use", "server_tool_use", "container_upload"})
+_RESULT_BLOCKS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+_MAX_BREAKPOINTS: Final = 4
 
 
-def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+def check(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:
     """Check a list of messages, and the instructions beside it."""
     if not messages:
         found.add("not-empty", "messages", "there is no message")
@@ -53,7 +53,7 @@ def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
     _check_breakpoints(found, messages, system)
 
 
-def _blocks(message: Object) -> list[tuple[int, Object]]:
+def _blocks(message: JSONObject) -> list[tuple[int, JSONObject]]:
     """Return the blocks of a message; plain text counts as one."""
     content = message.get("content")
     if isinstance(content, str):
@@ -61,14 +61,14 @@ def _blocks(message: Object) -> list[tuple[int, Object]]:
     return objects_in(content)
 
 
-def _of_type(message: Object, kind: str) -> list[tuple[int, Object]]:
-    return [(at, block) for at, block in _blocks(message) if word(block, "type") == kind]
+def _of_type(message: JSONObject, kind: str) -> list[tuple[int, JSONObject]]:
+    return [(at, block) for at, block in _blocks(message) if text_field(block, "type") == kind]
 
 
 # --------------------------------------------------------------------------- messages and turns
 
 
-def _check_system(found: Findings, system: JSON) -> None:
+def _check_system(found: RuleViolations, system: JSON) -> None:
     if system is None:
         return
     blocks = items_of([{"type": "text", "text": system}] if isinstance(system, str) else system)
@@ -76,14 +76,14 @@ def _check_system(found: Findings, system: JSON) -> None:
         found.add("system-place", "system", "instructions are text or a list of text blocks")
     for at, block in enumerate(blocks):
         text = as_object(block).get("text")
-        if word(as_object(block), "type") != "text" or not isinstance(text, str):
+        if text_field(as_object(block), "type") != "text" or not isinstance(text, str):
             found.add("system-place", f"system[{at}]", "instructions hold text blocks only")
         elif not text.strip():
             found.add("text-empty", f"system[{at}]", "the text block is empty or white space")
 
 
-def _check_turns(found: Findings, messages: Sequence[Object]) -> None:
-    roles = [word(message, "role") for message in messages]
+def _check_turns(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
+    roles = [text_field(message, "role") for message in messages]
     if roles and roles[0] == "assistant":
         found.add("first-user", "messages[0]", "the first message is not the user's")
     for at in range(1, len(roles)):
@@ -91,13 +91,13 @@ def _check_turns(found: Findings, messages: Sequence[Object]) -> None:
             found.add("alternate", f"messages[{at}]", f"a second {roles[at]} message in a row")
 
 
-def _check_message(found: Findings, where: str, message: Object) -> None:
-    role = word(message, "role")
+def _check_message(found: RuleViolations, where: str, message: JSONObject) -> None:
+    role = text_field(message, "role")
     if role not in {"user", "assistant"}:
-        found.add("role", where, f"no message has the role {shown(role)}")
+        found.add("role", where, f"no message has the role {format_value(role)}")
     for field in message:
         if field not in {"role", "content"}:
-            found.add("fields", where, f"a message has no field {shown(field)}")
+            found.add("fields", where, f"a message has no field {format_value(field)}")
     content = message.get("content")
     if not isinstance(content, str) and not is_list(content):
         found.add("content", where, "content is neither text nor a list of blocks")
@@ -110,13 +110,13 @@ def _check_message(found: Findings, where: str, message: Object) -> None:
         _check_server_results(found, where, message)
 
 
-def _check_end(found: Findings, messages: Sequence[Object]) -> None:
+def _check_end(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
     """Check an assistant's message at the end, which the model continues."""
-    if not messages or word(messages[-1], "role") != "assistant":
+    if not messages or text_field(messages[-1], "role") != "assistant":
         return
     where = f"messages[{len(messages) - 1}]"
     blocks = [block for _, block in _blocks(messages[-1])]
-    if any(word(block, "type") in _THINKING for block in blocks):
+    if any(text_field(block, "type") in _THINKING for block in blocks):
         found.add("prefill", where, "the last message is the assistant's and holds thinking")
     text = blocks[-1].get("text") if blocks else None
     if isinstance(text, str) and text != text.rstrip():
@@ -126,16 +126,18 @@ def _check_end(found: Findings, messages: Sequence[Object]) -> None:
 # -------------------------------------------------------------------------------------- blocks
 
 
-def _check_block(found: Findings, where: str, role: str, block: Object) -> None:
-    kind = word(block, "type")
+def _check_block(found: RuleViolations, where: str, role: str, block: JSONObject) -> None:
+    kind = text_field(block, "type")
     if role in {"user", "assistant"} and not _may_hold(role, kind):
-        found.add("block-type", where, f"{shown(kind)} cannot stand in a message of the {role}")
+        found.add(
+            "block-type", where, f"{format_value(kind)} cannot stand in a message of the {role}"
+        )
     elif kind == "text":
         _check_text(found, where, block)
     elif kind == "image":
         _check_image(found, where, block)
     elif kind == "document":
-        if not word(as_object(block.get("source")), "type"):
+        if not text_field(as_object(block.get("source")), "type"):
             found.add("source", where, "a document needs a source")
     elif kind in {"tool_use", "server_tool_use"}:
         _check_call(found, where, block)
@@ -145,11 +147,11 @@ def _check_block(found: Findings, where: str, role: str, block: Object) -> None:
 
 def _may_hold(role: str, kind: str) -> bool:
     if role == "user":
-        return kind in _USER
-    return kind in _ASSISTANT or kind in _THINKING or matches(_SERVER_RESULT, kind)
+        return kind in _USER_BLOCKS
+    return kind in _ASSISTANT_BLOCKS or kind in _THINKING or matches(_SERVER_RESULT, kind)
 
 
-def _check_text(found: Findings, where: str, block: Object) -> None:
+def _check_text(found: RuleViolations, where: str, block: JSONObject) -> None:
     text = block.get("text")
     if not isinstance(text, str):
         found.add("content", where, "the text block has no text")
@@ -157,24 +159,24 @@ def _check_text(found: Findings, where: str, block: Object) -> None:
         found.add("text-empty", where, "the text block is empty or white space")
 
 
-def _check_image(found: Findings, where: str, block: Object) -> None:
+def _check_image(found: RuleViolations, where: str, block: JSONObject) -> None:
     source = as_object(block.get("source"))
-    kind = word(source, "type")
+    kind = text_field(source, "type")
     if kind == "base64":
-        if word(source, "media_type") not in _IMAGES or not is_text(source.get("data")):
+        if text_field(source, "media_type") not in _IMAGE_TYPES or not is_text(source.get("data")):
             found.add("source", where, "an image is JPEG, PNG, GIF or WebP, with its data")
     elif kind not in {"url", "file"}:
-        found.add("source", where, f"no image has a source of the type {shown(kind)}")
+        found.add("source", where, f"no image has a source of the type {format_value(kind)}")
 
 
-def _check_thinking(found: Findings, where: str, message: Object) -> None:
+def _check_thinking(found: RuleViolations, where: str, message: JSONObject) -> None:
     blocks = _blocks(message)
     for at, block in blocks:
-        if word(block, "type") == "thinking" and not is_text(block.get("signature")):
+        if text_field(block, "type") == "thinking" and not is_text(block.get("signature")):
             found.add("signature", f"{where}.content[{at}]", "the thinking has no signature")
-        if word(block, "type") == "redacted_thinking" and not is_text(block.get("data")):
+        if text_field(block, "type") == "redacted_thinking" and not is_text(block.get("data")):
             found.add("signature", f"{where}.content[{at}]", "the redacted thinking has no data")
-    kinds = [word(block, "type") for _, block in blocks]
+    kinds = [text_field(block, "type") for _, block in blocks]
     if not any(kind in _THINKING for kind in kinds):
         return
     if kinds[0] not in _THINKING:
@@ -183,41 +185,41 @@ def _check_thinking(found: Findings, where: str, message: Object) -> None:
         found.add("thinking-last", where, "the last block is thinking")
 
 
-def _check_breakpoints(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+def _check_breakpoints(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:
     marked = sum(1 for _, block in objects_in(system) if block.get("cache_control"))
     for at, message in enumerate(messages):
         for place, block in _blocks(message):
             if not block.get("cache_control"):
                 continue
             marked += 1
-            if word(block, "type") in _THINKING:
+            if text_field(block, "type") in _THINKING:
                 where = f"messages[{at}].content[{place}]"
                 found.add("breakpoints", where, "thinking cannot end a cached prefix")
-    if marked > _MOST_BREAKPOINTS:
+    if marked > _MAX_BREAKPOINTS:
         found.add("breakpoints", "messages", f"{marked} blocks have cache_control, of at most 4")
 
 
 # --------------------------------------------------------------------------- calls and results
 
 
-def _check_call(found: Findings, where: str, block: Object) -> None:
+def _check_call(found: RuleViolations, where: str, block: JSONObject) -> None:
     if not matches(_ID, block.get("id")):
-        found.add("call-id", where, f"{shown(block.get('id'))} cannot be the id of a call")
+        found.add("call-id", where, f"{format_value(block.get('id'))} cannot be the id of a call")
     if not matches(_NAME, block.get("name")):
-        found.add("call-name", where, f"{shown(block.get('name'))} cannot name a tool")
+        found.add("call-name", where, f"{format_value(block.get('name'))} cannot name a tool")
     if not isinstance(block.get("input"), dict):
         found.add("call-input", where, "input is not an object")
 
 
-def _check_result(found: Findings, where: str, block: Object) -> None:
+def _check_result(found: RuleViolations, where: str, block: JSONObject) -> None:
     content = block.get("content")
     if content is not None and not isinstance(content, str) and not is_list(content):
         found.add("content", where, "a result is text or a list of blocks")
     for at, inner in objects_in(content):
         here = f"{where}.content[{at}]"
-        kind = word(inner, "type")
-        if kind not in _IN_RESULTS:
-            found.add("block-type", here, f"{shown(kind)} cannot stand in a result")
+        kind = text_field(inner, "type")
+        if kind not in _RESULT_BLOCKS:
+            found.add("block-type", here, f"{format_value(kind)} cannot stand in a result")
         elif kind == "text":
             _check_text(found, here, inner)
         elif kind == "image":
@@ -228,50 +230,57 @@ def _check_result(found: Findings, where: str, block: Object) -> None:
         found.add("error-result", where, "a result that is an error says nothing")
 
 
-def _check_exchanges(found: Findings, messages: Sequence[Object]) -> None:
+def _check_exchanges(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
     for at, message in enumerate(messages):
         before = messages[at - 1] if at else {}
         behind = messages[at + 1] if at + 1 < len(messages) else {}
         for call_id in _calls(message):
             if call_id not in set(_results(behind)):
-                what = f"call {shown(call_id)} has no result in the message directly behind"
+                what = f"call {format_value(call_id)} has no result in the message directly behind"
                 found.add("call-answered", f"messages[{at}]", what)
         _check_results(found, f"messages[{at}]", message, set(_calls(before)))
     made = Counter(call_id for message in messages for call_id in _calls(message))
     for call_id, times in made.items():
         if times > 1:
-            found.add("call-id-unique", "messages", f"{times} calls have the id {shown(call_id)}")
+            found.add(
+                "call-id-unique", "messages", f"{times} calls have the id {format_value(call_id)}"
+            )
 
 
-def _check_results(found: Findings, where: str, message: Object, calls: set[str]) -> None:
+def _check_results(found: RuleViolations, where: str, message: JSONObject, calls: set[str]) -> None:
     for call_id, times in Counter(_results(message)).items():
         if call_id not in calls:
-            what = f"no call {shown(call_id)} in the message directly before"
+            what = f"no call {format_value(call_id)} in the message directly before"
             found.add("result-has-call", where, what)
         elif times > 1:
-            found.add("one-result", where, f"call {shown(call_id)} is answered {times} times")
+            found.add(
+                "one-result", where, f"call {format_value(call_id)} is answered {times} times"
+            )
     places = [at for at, _ in _of_type(message, "tool_result")]
     if places and places[-1] >= len(places):
         found.add("results-first", where, "a result comes behind other blocks")
 
 
-def _calls(message: Object) -> Iterator[str]:
-    if word(message, "role") == "assistant":
+def _calls(message: JSONObject) -> Iterator[str]:
+    if text_field(message, "role") == "assistant":
         yield from (str(block.get("id")) for _, block in _of_type(message, "tool_use"))
 
 
-def _results(message: Object) -> Iterator[str]:
-    if word(message, "role") == "user":
+def _results(message: JSONObject) -> Iterator[str]:
+    if text_field(message, "role") == "user":
         yield from (str(block.get("tool_use_id")) for _, block in _of_type(message, "tool_result"))
 
 
-def _check_server_results(found: Findings, where: str, message: Object) -> None:
+def _check_server_results(found: RuleViolations, where: str, message: JSONObject) -> None:
     made: set[str] = set()
     for at, block in _blocks(message):
-        if word(block, "type") == "server_tool_use":
-            made.add(word(block, "id"))
+        if text_field(block, "type") == "server_tool_use":
+            made.add(text_field(block, "id"))
         elif (
-            _SERVER_RESULT.fullmatch(word(block, "type")) and word(block, "tool_use_id") not in made
+            _SERVER_RESULT.fullmatch(text_field(block, "type"))
+            and text_field(block, "tool_use_id") not in made
         ):
-            what = f"no server call {shown(block.get('tool_use_id'))} before it in its message"
+            what = (
+                f"no server call {format_value(block.get('tool_use_id'))} before it in its message"
+            )
             found.add("server-result", f"{where}.content[{at}]", what)

@@ -14,20 +14,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.testing.legality.payload import (
-    Findings,
-    Object,
+    JSONObject,
+    RuleViolations,
     as_object,
+    format_value,
     is_list,
     is_text,
     matches,
     objects_in,
-    shown,
-    word,
+    text_field,
 )
 from holdfast.values import JSON
 
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
-_DATA: Final = (
+_DATA_FIELDS: Final = (
     "text",
     "inlineData",
     "fileData",
@@ -41,7 +41,7 @@ _DATA: Final = (
 _CAPITAL: Final = re.compile(r"([A-Z])")
 
 
-def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+def check(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:
     """Check a list of contents, and the instructions beside it."""
     if not messages:
         found.add("not-empty", "messages", "there is no content")
@@ -52,14 +52,14 @@ def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
     _check_exchanges(found, messages)
 
 
-def _get(thing: Object, field: str) -> JSON:
+def _get(thing: JSONObject, field: str) -> JSON:
     """Return a field, written in either way."""
     if field in thing:
         return thing[field]
     return thing.get(_CAPITAL.sub(r"_\1", field).lower())
 
 
-def _of_kind(content: Object, field: str) -> list[Object]:
+def _of_kind(content: JSONObject, field: str) -> list[JSONObject]:
     """Return what the parts of a content hold in one field."""
     held = [_get(part, field) for _, part in objects_in(content.get("parts"))]
     return [as_object(thing) for thing in held if thing is not None]
@@ -68,7 +68,7 @@ def _of_kind(content: Object, field: str) -> list[Object]:
 # --------------------------------------------------------------------------- contents and turns
 
 
-def _check_system(found: Findings, system: JSON) -> None:
+def _check_system(found: RuleViolations, system: JSON) -> None:
     if system is None:
         return
     parts = objects_in(as_object(system).get("parts"))
@@ -77,8 +77,8 @@ def _check_system(found: Findings, system: JSON) -> None:
         found.add("system-place", "system", "instructions are a content with text parts only")
 
 
-def _check_turns(found: Findings, messages: Sequence[Object]) -> None:
-    roles = [word(content, "role") for content in messages]
+def _check_turns(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
+    roles = [text_field(content, "role") for content in messages]
     if roles and roles[0] == "model":
         found.add("first-user", "messages[0]", "the first content is not the user's")
     for at in range(1, len(roles)):
@@ -86,13 +86,13 @@ def _check_turns(found: Findings, messages: Sequence[Object]) -> None:
             found.add("alternate", f"messages[{at}]", f"a second {roles[at]} content in a row")
 
 
-def _check_content(found: Findings, where: str, content: Object) -> None:
-    role = word(content, "role")
+def _check_content(found: RuleViolations, where: str, content: JSONObject) -> None:
+    role = text_field(content, "role")
     if role not in {"user", "model"}:
-        found.add("role", where, f"no content has the role {shown(role)}")
+        found.add("role", where, f"no content has the role {format_value(role)}")
     for field in content:
         if field not in {"role", "parts"}:
-            found.add("fields", where, f"a content has no field {shown(field)}")
+            found.add("fields", where, f"a content has no field {format_value(field)}")
     parts = content.get("parts")
     if not is_list(parts) or not parts:
         found.add("parts", where, "the content has no parts")
@@ -103,8 +103,8 @@ def _check_content(found: Findings, where: str, content: Object) -> None:
 # --------------------------------------------------------------------------------------- parts
 
 
-def _check_part(found: Findings, where: str, role: str, part: Object) -> None:
-    held = [field for field in _DATA if _get(part, field) is not None]
+def _check_part(found: RuleViolations, where: str, role: str, part: JSONObject) -> None:
+    held = [field for field in _DATA_FIELDS if _get(part, field) is not None]
     if len(held) != 1:
         what = " and ".join(held) if held else "nothing"
         found.add("part-data", where, f"a part holds exactly one thing, and this one {what}")
@@ -124,7 +124,7 @@ def _check_part(found: Findings, where: str, role: str, part: Object) -> None:
         found.add("part-shape", where, "a file needs its address")
 
 
-def _check_text(found: Findings, where: str, part: Object) -> None:
+def _check_text(found: RuleViolations, where: str, part: JSONObject) -> None:
     if not isinstance(part["text"], str):
         found.add("part-shape", where, "text is not text")
     elif not part["text"] and not _get(part, "thoughtSignature"):
@@ -132,16 +132,16 @@ def _check_text(found: Findings, where: str, part: Object) -> None:
         found.add("text-empty", where, "the text is empty")
 
 
-def _check_call(found: Findings, where: str, role: str, call: Object) -> None:
+def _check_call(found: RuleViolations, where: str, role: str, call: JSONObject) -> None:
     if role == "user":
         found.add("call-place", where, "a user calls no function")
     if not matches(_NAME, call.get("name")):
-        found.add("call-name", where, f"{shown(call.get('name'))} cannot name a function")
+        found.add("call-name", where, f"{format_value(call.get('name'))} cannot name a function")
     if not isinstance(call.get("args"), dict | None):
         found.add("call-args", where, "args is not an object")
 
 
-def _check_response(found: Findings, where: str, role: str, response: Object) -> None:
+def _check_response(found: RuleViolations, where: str, role: str, response: JSONObject) -> None:
     if role == "model":
         found.add("call-place", where, "a model answers no function call")
     if not isinstance(response.get("response"), dict):
@@ -151,17 +151,17 @@ def _check_response(found: Findings, where: str, role: str, response: Object) ->
 # --------------------------------------------------------------------------- calls and responses
 
 
-def _check_exchanges(found: Findings, messages: Sequence[Object]) -> None:
+def _check_exchanges(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
     for at in range(len(messages) + 1):
         before = messages[at - 1] if at else {}
         here = messages[at] if at < len(messages) else {}
-        calls = _of_kind(before, "functionCall") if word(before, "role") == "model" else []
-        answers = _of_kind(here, "functionResponse") if word(here, "role") == "user" else []
+        calls = _of_kind(before, "functionCall") if text_field(before, "role") == "model" else []
+        answers = _of_kind(here, "functionResponse") if text_field(here, "role") == "user" else []
         _check_exchange(found, at, calls, answers)
 
 
 def _check_exchange(
-    found: Findings, at: int, calls: Sequence[Object], answers: Sequence[Object]
+    found: RuleViolations, at: int, calls: Sequence[JSONObject], answers: Sequence[JSONObject]
 ) -> None:
     """Check the responses of content `at` against the calls of the content before it."""
     if answers and not calls:
@@ -183,5 +183,5 @@ def _check_exchange(
         found.add("same-ids", f"messages[{at}]", "the responses give other ids than the calls")
 
 
-def _name(thing: Object) -> str:
+def _name(thing: JSONObject) -> str:
     return str(thing.get("name"))

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.testing.legality.payload import (
-    Findings,
-    Object,
+    JSONObject,
+    RuleViolations,
     as_object,
+    format_value,
     is_list,
     is_text,
     items_of,
     matches,
     objects_in,
-    shown,
-    word,
+    text_field,
 )
 from holdfast.values import JSON
 
@@ -41,7 +41,7 @@ _PARTS: Final[Mapping[str, frozenset[str]]] = {
 _INSTEAD: Final = ("tool_calls", "refusal", "audio", "function_call")
 
 
-def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+def check(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:
     """Check a list of chat messages."""
     if system is not None:
         found.add("system-place", "system", "instructions are the first message, not a field")
@@ -52,13 +52,13 @@ def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
     _check_exchanges(found, messages)
 
 
-def _check_message(found: Findings, where: str, message: Object) -> None:
-    role = word(message, "role")
+def _check_message(found: RuleViolations, where: str, message: JSONObject) -> None:
+    role = text_field(message, "role")
     if role not in _PARTS:
-        found.add("role", where, f"no message has the role {shown(role)}")
+        found.add("role", where, f"no message has the role {format_value(role)}")
         return
     if "name" in message and not matches(_NAME, message["name"]):
-        found.add("name", where, f"{shown(message['name'])} cannot be a name")
+        found.add("name", where, f"{format_value(message['name'])} cannot be a name")
     _check_content(found, where, role, message)
     if "tool_calls" in message:
         _check_calls(found, where, role, message["tool_calls"])
@@ -67,7 +67,7 @@ def _check_message(found: Findings, where: str, message: Object) -> None:
 # ------------------------------------------------------------------------------------- content
 
 
-def _check_content(found: Findings, where: str, role: str, message: Object) -> None:
+def _check_content(found: RuleViolations, where: str, role: str, message: JSONObject) -> None:
     content = message.get("content")
     if content is None:
         if role != "assistant" or not any(message.get(field) for field in _INSTEAD):
@@ -82,20 +82,20 @@ def _check_content(found: Findings, where: str, role: str, message: Object) -> N
         found.add("content", where, "content is neither text nor a list of parts")
 
 
-def _check_parts(found: Findings, where: str, role: str, parts: Sequence[object]) -> None:
+def _check_parts(found: RuleViolations, where: str, role: str, parts: Sequence[object]) -> None:
     if not parts:
         found.add("content-empty", where, f"the {role} message has an empty list of parts")
     for at, part in enumerate(parts):
         here = f"{where}.content[{at}]"
-        kind = word(as_object(part), "type")
+        kind = text_field(as_object(part), "type")
         if kind not in _PARTS[role]:
-            found.add("part-type", here, f"a {role} message cannot hold {shown(kind)}")
+            found.add("part-type", here, f"a {role} message cannot hold {format_value(kind)}")
         else:
             _check_part(found, here, as_object(part))
 
 
-def _check_part(found: Findings, where: str, part: Object) -> None:
-    kind = word(part, "type")
+def _check_part(found: RuleViolations, where: str, part: JSONObject) -> None:
+    kind = text_field(part, "type")
     if kind in {"text", "refusal"}:
         if not isinstance(part.get(kind), str):
             found.add("part-shape", where, f"the {kind} part has no {kind}")
@@ -110,14 +110,14 @@ def _check_part(found: Findings, where: str, part: Object) -> None:
             found.add("part-shape", where, "a file needs its data or its id")
     else:
         audio = as_object(part.get("input_audio"))
-        if not is_text(audio.get("data")) or word(audio, "format") not in {"wav", "mp3"}:
+        if not is_text(audio.get("data")) or text_field(audio, "format") not in {"wav", "mp3"}:
             found.add("part-shape", where, "audio needs data and a format, wav or mp3")
 
 
 # --------------------------------------------------------------------------------------- calls
 
 
-def _check_calls(found: Findings, where: str, role: str, calls: JSON) -> None:
+def _check_calls(found: RuleViolations, where: str, role: str, calls: JSON) -> None:
     if role != "assistant":
         found.add("call-place", where, f"a {role} message cannot call tools")
     if not is_list(calls) or not calls:
@@ -127,31 +127,31 @@ def _check_calls(found: Findings, where: str, role: str, calls: JSON) -> None:
     ids = Counter(call["id"] for _, call in objects_in(calls) if isinstance(call.get("id"), str))
     for call_id, times in ids.items():
         if times > 1:
-            found.add("call-id-unique", where, f"{times} calls have the id {shown(call_id)}")
+            found.add("call-id-unique", where, f"{times} calls have the id {format_value(call_id)}")
 
 
-def _check_call(found: Findings, where: str, call: Object) -> None:
+def _check_call(found: RuleViolations, where: str, call: JSONObject) -> None:
     call_id = call.get("id")
     if not isinstance(call_id, str) or not 1 <= len(call_id) <= _LONGEST_CALL_ID:
-        found.add("call-id", where, f"{shown(call_id)} cannot be the id of a call")
-    kind = word(call, "type")
+        found.add("call-id", where, f"{format_value(call_id)} cannot be the id of a call")
+    kind = text_field(call, "type")
     if kind not in {"function", "custom"}:
-        found.add("call-shape", where, f"no call has the type {shown(kind)}")
+        found.add("call-shape", where, f"no call has the type {format_value(kind)}")
         return
     body = as_object(call.get(kind))
     if not matches(_NAME, body.get("name")):
-        found.add("call-name", where, f"{shown(body.get('name'))} cannot name a function")
+        found.add("call-name", where, f"{format_value(body.get('name'))} cannot name a function")
     text = "arguments" if kind == "function" else "input"
     if not isinstance(body.get(text), str):
         found.add("call-arguments", where, f"{text} is not text")
 
 
-def _check_exchanges(found: Findings, messages: Sequence[Object]) -> None:
+def _check_exchanges(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
     """Follow the exchanges: `open_calls` are still to be answered, `answered` have been."""
     open_calls: dict[str, int] = {}
     answered: set[str] = set()
     for at, message in enumerate(messages):
-        if word(message, "role") == "tool":
+        if text_field(message, "role") == "tool":
             _take_result(
                 found, f"messages[{at}]", message.get("tool_call_id"), open_calls, answered
             )
@@ -164,12 +164,12 @@ def _check_exchanges(found: Findings, messages: Sequence[Object]) -> None:
 
 
 def _take_result(
-    found: Findings, where: str, call_id: JSON, open_calls: dict[str, int], answered: set[str]
+    found: RuleViolations, where: str, call_id: JSON, open_calls: dict[str, int], answered: set[str]
 ) -> None:
     if not isinstance(call_id, str):
         found.add("result-has-call", where, "a tool message without the id of its call")
     elif call_id in answered:
-        found.add("one-result", where, f"call {shown(call_id)} is answered a second time")
+        found.add("one-result", where, f"call {format_value(call_id)} is answered a second time")
     elif call_id in open_calls:
         del open_calls[call_id]
         answered.add(call_id)
@@ -177,14 +177,14 @@ def _take_result(
         found.add(
             "result-has-call",
             where,
-            f"no call {shown(call_id)} is open in the assistant message directly before",
+            f"no call {format_value(call_id)} is open in the assistant message directly before",
         )
 
 
-def _report_open(found: Findings, open_calls: Mapping[str, int]) -> None:
+def _report_open(found: RuleViolations, open_calls: Mapping[str, int]) -> None:
     for call_id, at in open_calls.items():
         found.add(
             "call-answered",
             f"messages[{at}]",
-            f"call {shown(call_id)} has no tool message directly behind",
+            f"call {format_value(call_id)} has no tool message directly behind",
         )

@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.testing.legality.payload import (
-    Findings,
-    Object,
+    JSONObject,
+    RuleViolations,
     as_object,
+    format_value,
     is_list,
     is_text,
     items_of,
     matches,
-    shown,
-    word,
+    text_field,
 )
 from holdfast.values import JSON
 
@@ -84,7 +84,7 @@ _PREFIXES: Final[Mapping[str, str]] = {
 }
 
 
-def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+def check(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:
     """Check a list of input items; `system` is what is sent as `instructions`."""
     if system is not None and not is_text(system):
         found.add("system-place", "system", "instructions are text that is not empty")
@@ -97,15 +97,15 @@ def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
     _check_pairs(found, messages)
 
 
-def _kind(item: Object) -> str:
+def _kind(item: JSONObject) -> str:
     """Return the type of an item; one with a role and no type is a message."""
-    return word(item, "type") or ("message" if "role" in item else "")
+    return text_field(item, "type") or ("message" if "role" in item else "")
 
 
-def _check_item(found: Findings, where: str, item: Object) -> None:
+def _check_item(found: RuleViolations, where: str, item: JSONObject) -> None:
     kind = _kind(item)
     if kind not in _TYPES:
-        found.add("item-type", where, f"no item has the type {shown(kind)}")
+        found.add("item-type", where, f"no item has the type {format_value(kind)}")
     elif kind == "message":
         _check_message(found, where, item)
     elif kind == "reasoning":
@@ -120,10 +120,10 @@ def _check_item(found: Findings, where: str, item: Object) -> None:
 # ------------------------------------------------------------------------------------- content
 
 
-def _check_message(found: Findings, where: str, item: Object) -> None:
-    role = word(item, "role")
+def _check_message(found: RuleViolations, where: str, item: JSONObject) -> None:
+    role = text_field(item, "role")
     if role not in _ROLES:
-        found.add("role", where, f"no message has the role {shown(role)}")
+        found.add("role", where, f"no message has the role {format_value(role)}")
         return
     content = item.get("content")
     if isinstance(content, str):
@@ -137,21 +137,21 @@ def _check_message(found: Findings, where: str, item: Object) -> None:
 
 
 def _check_parts(
-    found: Findings, where: str, parts: Sequence[object], allowed: frozenset[str]
+    found: RuleViolations, where: str, parts: Sequence[object], allowed: frozenset[str]
 ) -> None:
     if not parts:
         found.add("content-empty", where, "the list of parts is empty")
     for at, part in enumerate(parts):
         here = f"{where}[{at}]"
-        kind = word(as_object(part), "type")
+        kind = text_field(as_object(part), "type")
         if kind not in allowed:
-            found.add("part-type", here, f"{shown(kind)} cannot stand here")
+            found.add("part-type", here, f"{format_value(kind)} cannot stand here")
         else:
             _check_part(found, here, as_object(part))
 
 
-def _check_part(found: Findings, where: str, part: Object) -> None:
-    kind = word(part, "type")
+def _check_part(found: RuleViolations, where: str, part: JSONObject) -> None:
+    kind = text_field(part, "type")
     if kind in _TEXT_OF:
         text = part.get(_TEXT_OF[kind])
         if not isinstance(text, str):
@@ -168,14 +168,14 @@ def _check_part(found: Findings, where: str, part: Object) -> None:
 # --------------------------------------------------------------------------------------- calls
 
 
-def _check_call(found: Findings, where: str, item: Object, text: str) -> None:
+def _check_call(found: RuleViolations, where: str, item: JSONObject, text: str) -> None:
     if not matches(_NAME, item.get("name")):
-        found.add("call-name", where, f"{shown(item.get('name'))} cannot name a function")
+        found.add("call-name", where, f"{format_value(item.get('name'))} cannot name a function")
     if not isinstance(item.get(text), str):
         found.add("call-arguments", where, f"{text} is not text")
 
 
-def _check_output(found: Findings, where: str, output: JSON) -> None:
+def _check_output(found: RuleViolations, where: str, output: JSON) -> None:
     if isinstance(output, str):
         return  # A tool may well answer with nothing.
     if is_list(output):
@@ -184,7 +184,7 @@ def _check_output(found: Findings, where: str, output: JSON) -> None:
         found.add("output-shape", where, "output is neither text nor a list of parts")
 
 
-def _check_pairs(found: Findings, messages: Sequence[Object]) -> None:
+def _check_pairs(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
     """Pair outputs with calls: `calls` holds where each is, `answered` those with an output."""
     calls: dict[str, tuple[int, str]] = {}
     answered: set[str] = set()
@@ -194,20 +194,22 @@ def _check_pairs(found: Findings, messages: Sequence[Object]) -> None:
             continue
         where = f"messages[{at}]"
         if not isinstance(call_id, str) or not 1 <= len(call_id) <= _LONGEST_CALL_ID:
-            found.add("call-id", where, f"{shown(call_id)} cannot be the id of a call")
+            found.add("call-id", where, f"{format_value(call_id)} cannot be the id of a call")
         elif kind in _OUTPUTS:
             _take_output(found, where, (kind, call_id), calls, answered)
         elif call_id in calls:
-            found.add("call-id-unique", where, f"two calls have the id {shown(call_id)}")
+            found.add("call-id-unique", where, f"two calls have the id {format_value(call_id)}")
         else:
             calls[call_id] = (at, kind)
     for call_id, (at, _) in calls.items():
         if call_id not in answered:
-            found.add("call-answered", f"messages[{at}]", f"call {shown(call_id)} has no output")
+            found.add(
+                "call-answered", f"messages[{at}]", f"call {format_value(call_id)} has no output"
+            )
 
 
 def _take_output(
-    found: Findings,
+    found: RuleViolations,
     where: str,
     output: tuple[str, str],
     calls: Mapping[str, tuple[int, str]],
@@ -215,9 +217,11 @@ def _take_output(
 ) -> None:
     kind, call_id = output
     if call_id not in calls or _ANSWERS[calls[call_id][1]] != kind:
-        found.add("result-has-call", where, f"no call {shown(call_id)} stands before its {kind}")
+        found.add(
+            "result-has-call", where, f"no call {format_value(call_id)} stands before its {kind}"
+        )
     elif call_id in answered:
-        found.add("one-result", where, f"call {shown(call_id)} is answered a second time")
+        found.add("one-result", where, f"call {format_value(call_id)} is answered a second time")
     else:
         answered.add(call_id)
 
@@ -225,25 +229,31 @@ def _take_output(
 # ------------------------------------------------------------------------- ids, and reasoning
 
 
-def _check_ids(found: Findings, messages: Sequence[Object]) -> None:
+def _check_ids(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
     for at, item in enumerate(messages):
         item_id = item.get("id")
         if item_id is None:
             continue
         prefix = _PREFIXES.get(_kind(item), "")
         if not isinstance(item_id, str) or not matches(_ITEM_ID, item_id):
-            found.add("item-id", f"messages[{at}]", f"{shown(item_id)} cannot be the id of an item")
+            found.add(
+                "item-id", f"messages[{at}]", f"{format_value(item_id)} cannot be the id of an item"
+            )
         elif not item_id.startswith(prefix):
             found.add(
-                "item-id", f"messages[{at}]", f"{shown(item_id)} does not begin with {prefix}"
+                "item-id",
+                f"messages[{at}]",
+                f"{format_value(item_id)} does not begin with {prefix}",
             )
     ids = Counter(item["id"] for item in messages if isinstance(item.get("id"), str))
     for item_id, times in ids.items():
         if times > 1:
-            found.add("item-id-unique", "messages", f"{times} items have the id {shown(item_id)}")
+            found.add(
+                "item-id-unique", "messages", f"{times} items have the id {format_value(item_id)}"
+            )
 
 
-def _check_reasoning(found: Findings, messages: Sequence[Object]) -> None:
+def _check_reasoning(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
     for at, item in enumerate(messages):
         if _kind(item) != "reasoning":
             continue
@@ -256,9 +266,9 @@ def _check_reasoning(found: Findings, messages: Sequence[Object]) -> None:
             )
 
 
-def _by_the_model(item: Object) -> bool:
+def _by_the_model(item: JSONObject) -> bool:
     """True if an item was produced by the model, as far as its type tells."""
     kind = _kind(item)
     if kind == "message":
-        return word(item, "role") == "assistant"
+        return text_field(item, "role") == "assistant"
     return kind in _ANSWERS or kind in _BY_THE_MODEL or kind == "reasoning"

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from holdfast.values import JSON
 
-Object: TypeAlias = Mapping[str, JSON]
+JSONObject: TypeAlias = Mapping[str, JSON]
 
 
-class Findings:
+class RuleViolations:
     """The sentences found so far."""
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ def items_of(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def as_object(value: object) -> Object:
+def as_object(value: object) -> JSONObject:
     """Return the value if it is a JSON object; for anything else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
-def objects_in(value: object) -> list[tuple[int, Object]]:
+def objects_in(value: object) -> list[tuple[int, JSONObject]]:
     """Return the objects of an array with their indexes in it."""
     return [(at, item) for at, item in enumerate(items_of(value)) if isinstance(item, Mapping)]
 
@@ -47,7 +47,7 @@ def is_text(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def word(thing: Object, field: str) -> str:
+def text_field(thing: JSONObject, field: str) -> str:
     """Return a text field; anything but text counts as the empty text."""
     value = thing.get(field)
     return value if isinstance(value, str) else ""
@@ -58,7 +58,7 @@ def matches(pattern: re.Pattern[str], value: object) -> bool:
     return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value for a sentence, cut to a readable length."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a line of a terminal

@@ -22,11 +22,11 @@ class Rule(msgspec.Struct, frozen=True):
     source: str
 
 
-def _of(provider: str, *rows: tuple[str, str, str]) -> tuple[Rule, ...]:
+def _rules_of(provider: str, *rows: tuple[str, str, str]) -> tuple[Rule, ...]:
     return tuple(Rule(provider, *row) for row in rows)
 
 
-_OPENAI: Final = _of(
+_OPENAI: Final = _rules_of(
     "openai",
     (
         "not-empty",
@@ -134,7 +134,7 @@ _OPENAI: Final = _of(
     ("one-result", "No call is answered twice.", "Guide, Function calling: one output a call."),
 )
 
-_RESPONSES: Final = _of(
+_RESPONSES: Final = _rules_of(
     "openai-responses",
     ("not-empty", "There is at least one item.", "API reference, Create a response."),
     (
@@ -218,7 +218,7 @@ _RESPONSES: Final = _of(
     ("one-result", "No call has two outputs.", "Guide, Function calling: one output a call."),
 )
 
-_ANTHROPIC: Final = _of(
+_ANTHROPIC: Final = _rules_of(
     "anthropic",
     ("not-empty", "There is at least one message.", 'Error: "at least one message is required".'),
     (
@@ -390,7 +390,7 @@ _ANTHROPIC: Final = _of(
     ),
 )
 
-_GEMINI: Final = _of(
+_GEMINI: Final = _rules_of(
     "gemini",
     ("not-empty", "There is at least one content.", 'Error: "contents is not specified".'),
     (

@@ -15,10 +15,10 @@ from typing import Final
 
 from holdfast.transfer.redact.detector import Detector, anchored
 from holdfast.transfer.redact.plausibility import (
+    has_session_cookie,
+    is_authorization,
     is_bare_password,
     is_bare_secret,
-    is_cookies,
-    is_header,
     is_key_block,
     is_quoted_password,
     is_random,
@@ -28,7 +28,7 @@ from holdfast.transfer.redact.plausibility import (
 
 _QUOTE: Final = r"""(?:\\{0,3}["'`])"""
 # `"name": `, `name = `, `name: str = `, `name["key"] = `, `name := `, `name => `
-_SET: Final = (
+_ASSIGNMENT: Final = (
     rf"{_QUOTE}?\]?\s{{0,4}}"
     r"(?::\s{0,2}[a-z_][\w.|\[\] ]{0,40}?\s?=(?![=>])|:=|=>|={1,3}|[:\uff1a]|(?<=\s)is:?(?=\s))"
     r"""\s{0,4}(?:[bfru]{1,2}(?=["']))?"""
@@ -38,25 +38,29 @@ _QUOTED: Final = (
     r"""|(?P<e>\\{1,3}["'])(?P<escaped>(?:(?!(?P=e))[^\n]){1,4096}+)(?P=e)"""
 )
 # Tokens contain no @, but precede one: `://token:…@host`.
-_ACCESS_LETTER: Final = r"""[^\s"'`,;<>(){}\[\]\\&|@]"""
-_BARE_LETTER: Final = r"""[^\s"'`,;<>(){}\[\]\\&|]"""
+_BARE_SECRET_CHAR: Final = r"""[^\s"'`,;<>(){}\[\]\\&|@]"""  # noqa: S105
+_BARE_CHAR: Final = r"""[^\s"'`,;<>(){}\[\]\\&|]"""
 _ELEMENT: Final = r"(?:>(?P<element>[^<>\s]{4,4096}+)(?=</))"  # <password>…</password>
 
 
-_OF_KEYS: Final = (
+_KEY_QUALIFIERS: Final = (
     *("api", "access", "secret", "private", "account"),
     *("master", "encryption", "signing", "auth", "service"),
 )
-_NOT_OF_TOKENS: Final = (
+_NON_SECRET_TOKENS: Final = (
     *("next", "page", "continuation", "cursor", "sync", "csrf", "xsrf"),
     *("pad", "eos", "bos", "unk", "mask", "sep", "cls"),
 )
 # Lookbehinds for these words, directly before or with one character in between.
-_KEY_OF: Final = "|".join(f"(?<={word})|(?<={word}[_ -])" for word in _OF_KEYS)
-_NOT_TOKEN_OF: Final = "".join(f"(?<!{word})(?<!{word}[_-])" for word in _NOT_OF_TOKENS)
+_AFTER_KEY_QUALIFIER: Final = "|".join(f"(?<={word})|(?<={word}[_ -])" for word in _KEY_QUALIFIERS)
+_NOT_AFTER_NON_SECRET: Final = "".join(f"(?<!{word})(?<!{word}[_-])" for word in _NON_SECRET_TOKENS)
 # Names of passwords, and of all other secrets.
-_LOGIN_NAMES: Final = r"(?:pass(?:word|wort|wd|phrase|code)|(?<![a-z])pass|(?<![a-z])pwd|(?<=_)pwd)"
-_ACCESS_NAMES: Final = rf"(?:(?:{_KEY_OF})key|{_NOT_TOKEN_OF}token|secret|credentials?)"
+_PASSWORD_NAMES: Final = (
+    r"(?:pass(?:word|wort|wd|phrase|code)|(?<![a-z])pass|(?<![a-z])pwd|(?<=_)pwd)"  # noqa: S105
+)
+_SECRET_NAMES: Final = (
+    rf"(?:(?:{_AFTER_KEY_QUALIFIER})key|{_NOT_AFTER_NON_SECRET}token|secret|credentials?)"
+)
 # `--password …`, `--api-key …`
 _OPTION: Final = "|".join(
     f"(?<=--{word})" for word in ("", "api-", "auth-", "access-", "secret-", "client-", "db-")
@@ -70,14 +74,14 @@ _CUT_BLOCK: Final = (
 )
 
 
-def _named(name: str, options: str, letter: str) -> str:
+def _named_value(name: str, options: str, letter: str) -> str:
     """Return a pattern for a value after a name, or after a command-line option."""
     bare = rf"(?P<bare>{letter}{{6,64}}+)(?![(\[])"
     option = rf"(?:{_OPTION}){options} (?P<option>(?!-){letter}{{6,64}}+)"
-    return rf"(?:{name}(?:{_SET}(?:{_QUOTED}|{bare})|{_ELEMENT})|{option})"
+    return rf"(?:{name}(?:{_ASSIGNMENT}(?:{_QUOTED}|{bare})|{_ELEMENT})|{option})"
 
 
-CONTEXTS: Final[tuple[Detector, ...]] = (
+CONTEXT_DETECTORS: Final[tuple[Detector, ...]] = (
     anchored(
         "private-key",
         "Private keys: PEM, OpenSSH and PGP blocks, complete or cut off",
@@ -101,7 +105,7 @@ CONTEXTS: Final[tuple[Detector, ...]] = (
         rf"(?:authorization{_QUOTE}?\]?\s{{0,4}}"
         rf"(?:[:=,]\s{{0,4}}{_QUOTE}?{_SCHEME}\s{{1,4}}|[:=]\s{{0,4}}{_QUOTE}?)"
         r"|(?<![a-z])bearer\s{1,4})(?P<secret>[\w.~+/:=-]{6,512}+)",
-        is_header,
+        is_authorization,
         rest=r"[\w.~+/:=-]*+",
     ),
     anchored(
@@ -110,7 +114,7 @@ CONTEXTS: Final[tuple[Detector, ...]] = (
         ("cookie",),
         rf"cookie{_QUOTE}?\]?\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}?"
         r"""(?P<secret>[^\s"'`=;,\\]{1,128}=[^\r\n"'`\\]{1,512}+)""",
-        is_cookies,
+        has_session_cookie,
         once=True,
         rest=r"""[^\r\n"'`\\]*+""",
     ),
@@ -149,25 +153,25 @@ CONTEXTS: Final[tuple[Detector, ...]] = (
         "Amazon: secret access keys after their name",
         ("key",),
         r"key(?:(?<=secretaccesskey)|(?<=secret_access_key)|(?<=secret-access-key))"
-        rf"{_SET}{_QUOTE}?(?P<secret>[A-Za-z0-9/+]{{40}})(?![A-Za-z0-9/+])",
+        rf"{_ASSIGNMENT}{_QUOTE}?(?P<secret>[A-Za-z0-9/+]{{40}})(?![A-Za-z0-9/+])",
         is_random,
     ),
     anchored(
         "password",
         'Passwords after their name: password=…, "passwd": "…", --password …',
         ("pass", "pwd"),
-        _named(_LOGIN_NAMES, "pass(?:word|wd|phrase)?", _BARE_LETTER),
+        _named_value(_PASSWORD_NAMES, "pass(?:word|wd|phrase)?", _BARE_CHAR),
         is_quoted_password,
         accepts_bare=is_bare_password,
-        rest=f"{_BARE_LETTER}*+",
+        rest=f"{_BARE_CHAR}*+",
     ),
     anchored(
         "secret",
         "Keys, tokens and secrets after their name: api_key=…, client_secret: …, --token …",
         ("key", "token", "secret", "credential"),
-        _named(_ACCESS_NAMES, "(?:key|token|secret)", _ACCESS_LETTER),
+        _named_value(_SECRET_NAMES, "(?:key|token|secret)", _BARE_SECRET_CHAR),
         is_secret,
         accepts_bare=is_bare_secret,
-        rest=f"{_ACCESS_LETTER}*+",
+        rest=f"{_BARE_SECRET_CHAR}*+",
     ),
 )

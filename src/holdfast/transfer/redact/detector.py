@@ -27,8 +27,8 @@ from holdfast.transfer.redact.plausibility import is_random
 
 MARK: Final = "[redacted: "
 
-_BARE: Final = frozenset({"bare", "option"})
-RIGHT: Final = r"(?![A-Za-z0-9_-])"
+_BARE_GROUPS: Final = frozenset({"bare", "option"})
+WORD_END: Final = r"(?![A-Za-z0-9_-])"
 
 
 class Detector(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,13 +42,13 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     finds: str
     pattern: re.Pattern[str]
-    starts: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
     anchors: tuple[str, ...] = ()
     accepts: Callable[[str], bool] = is_random
     accepts_bare: Callable[[str], bool] | None = None
-    rest: re.Pattern[str] | None = None
-    whole: bool = False
-    once: bool = False
+    continuation: re.Pattern[str] | None = None
+    whole_match: bool = False
+    skip_rejected: bool = False
     default: bool = True
 
     @property
@@ -56,14 +56,14 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
         """The text that replaces the secret."""
         return f"{MARK}{self.name.replace('-', ' ')}]"
 
-    def judge(self, match: re.Match[str]) -> tuple[int, int] | None:
+    def secret_span(self, match: re.Match[str]) -> tuple[int, int] | None:
         """Return start and end of the secret in a match; `None` if it is rejected."""
         group = match.lastindex or 0
-        bare = self.accepts_bare if match.lastgroup in _BARE else None
+        bare = self.accepts_bare if match.lastgroup in _BARE_GROUPS else None
         if not (bare or self.accepts)(match[group]):
             return None
-        start, end = match.span() if self.whole else match.span(group)
-        more = None if self.rest is None else self.rest.match(match.string, end)
+        start, end = match.span() if self.whole_match else match.span(group)
+        more = None if self.continuation is None else self.continuation.match(match.string, end)
         return start, end if more is None else more.end()
 
 
@@ -78,11 +78,11 @@ def prefixed(
     return Detector(
         name=name,
         finds=finds,
-        starts=(starts,) if isinstance(starts, str) else starts,
+        prefixes=(starts,) if isinstance(starts, str) else starts,
         pattern=re.compile(pattern, re.ASCII),
         accepts=accepts,
-        whole=True,
-        once=True,
+        whole_match=True,
+        skip_rejected=True,
     )
 
 
@@ -106,7 +106,7 @@ def anchored(
         pattern=re.compile(pattern, re.ASCII | re.IGNORECASE),
         accepts=accepts,
         accepts_bare=accepts_bare,
-        rest=None if rest is None else re.compile(rest, re.ASCII),
-        whole=whole,
-        once=once,
+        continuation=None if rest is None else re.compile(rest, re.ASCII),
+        whole_match=whole,
+        skip_rejected=once,
     )

@@ -21,7 +21,13 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from holdfast import codec
-from holdfast.transfer.redact.secrets import Detectors, Found, find, marked, redact_text
+from holdfast.transfer.redact.secrets import (
+    Detectors,
+    SecretSpan,
+    find_secrets,
+    insert_marks,
+    redact_text,
+)
 from holdfast.values import (
     JSON,
     File,
@@ -38,7 +44,7 @@ from holdfast.values import (
 Action: TypeAlias = Literal["replaced", "left out", "not looked into"]
 Piece: TypeAlias = Text | File | Raw
 
-_SHOWN: Final = 4
+_PREVIEW_CHARS: Final = 4
 _SEALED_KEY: Final = re.compile(r"(?i)(?:.*_)?encrypted_?\w*|\w*signature")
 _SEALED_TYPES: Final = frozenset({"reasoning", "redacted_thinking", "thinking", "compaction"})
 _SIGNED_TYPES: Final = frozenset({"redacted_thinking", "thinking"})
@@ -48,11 +54,11 @@ _TEXT_MIMES: Final = re.compile(
 )
 _ANY_MIME: Final = "application/octet-stream"
 # Keys of JSON objects whose values may be secrets.
-_TELLING: Final = re.compile(r"(?i)pass|pwd|secret|token|key|credential|authorization|cookie")
+_SECRET_KEY: Final = re.compile(r"(?i)pass|pwd|secret|token|key|credential|authorization|cookie")
 _QUOTES: Final = "\"'`"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class RedactionFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a review: where the secret was, its detector, a preview, and the action.
 
     For data that was not looked into, `detector` is empty and `preview` describes the data.
@@ -66,7 +72,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
 
 
-class Seen(msgspec.Struct, frozen=True):
+class FoundSecret(msgspec.Struct, frozen=True):
     """A secret inside a value, without the message it belongs to."""
 
     where: str
@@ -74,12 +80,12 @@ class Seen(msgspec.Struct, frozen=True):
     preview: str
 
 
-def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Finding]]:
+def redact_message(message: Message, using: Detectors) -> tuple[Message, list[RedactionFinding]]:
     """Return the redacted message and the findings; the same message if it has no secret."""
-    work = _Redacting(using)
+    work = _ValueRedactor(using)
     changed = work.message(message)
     findings = [
-        Finding(
+        RedactionFinding(
             message_id=message.id,
             seq=message.seq,
             where=seen.where,
@@ -87,21 +93,21 @@ def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Fi
             preview=seen.preview,
             action=action,
         )
-        for action, seen in work.done
+        for action, seen in work.findings
     ]
     return changed, findings
 
 
-def redact_json(value: JSON, using: Detectors) -> tuple[JSON, list[Seen]]:
+def redact_json(value: JSON, using: Detectors) -> tuple[JSON, list[FoundSecret]]:
     """Return redacted JSON, such as the metadata of a session, and the secrets found."""
-    work = _Redacting(using)
+    work = _ValueRedactor(using)
     changed = work.json(value, "")
-    return changed, [seen for _, seen in work.done]
+    return changed, [seen for _, seen in work.findings]
 
 
 def preview(secret: str) -> str:
     """Return the first characters of a secret: enough to recognise it, too few to use it."""
-    shown = secret[: min(_SHOWN, len(secret) // 4)]
+    shown = secret[: min(_PREVIEW_CHARS, len(secret) // 4)]
     return f"{shown}… ({len(secret):,} characters)"
 
 
@@ -112,12 +118,12 @@ def is_text_file(file: File) -> bool:
     return _TEXT_MIMES.match(file.mime) is not None
 
 
-class _Redacting:
+class _ValueRedactor:
     """Redacts values one by one, and records the findings."""
 
     def __init__(self, using: Detectors) -> None:
-        self._using = using
-        self.done: list[tuple[Action, Seen]] = []
+        self._detectors = using
+        self.findings: list[tuple[Action, FoundSecret]] = []
 
     # ------------------------------------------------------------------------------ messages
 
@@ -133,7 +139,7 @@ class _Redacting:
             metadata=metadata if isinstance(metadata, dict) else {},
             provenance=self._provenance(message.provenance),
         )
-        return now if any(action != "not looked into" for action, _ in self.done) else message
+        return now if any(action != "not looked into" for action, _ in self.findings) else message
 
     def _provenance(self, given: Provenance | None) -> Provenance | None:
         if given is None:
@@ -142,7 +148,7 @@ class _Redacting:
         return Provenance(source, self._optional(given.ref, "provenance.ref"))
 
     def _parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
-        out = self._sealed(parts)
+        out = self._parts_to_omit(parts)
         kept = [(at, part) for at, part in enumerate(parts) if at not in out]
         return tuple(self._part(part, f"parts[{at}]") for at, part in kept)
 
@@ -163,7 +169,7 @@ class _Redacting:
         if isinstance(result.content, str):
             content = self.text(result.content, f"{where}.content")
         else:
-            out = self._sealed(result.content, f"{where}.content")
+            out = self._parts_to_omit(result.content, f"{where}.content")
             content = tuple(
                 self._piece(piece, f"{where}.content[{at}]")
                 for at, piece in enumerate(result.content)
@@ -183,26 +189,26 @@ class _Redacting:
 
     # -------------------------------------------------------------------------------- sealed
 
-    def _sealed(self, parts: Sequence[Part], where: str = "parts") -> set[int]:
+    def _parts_to_omit(self, parts: Sequence[Part], where: str = "parts") -> set[int]:
         """Return the positions of signed or sealed parts to leave out, and of what needs them."""
         signed = {at for at in range(len(parts)) if _is_signed(parts, at)}
         out: set[int] = set()
         for at, part in enumerate(parts):
             if at in signed or (isinstance(part, Raw) and _is_sealed(part.data)):
-                seen = self._readable(part, f"{where}[{at}]")
+                seen = self._secrets_in_sealed(part, f"{where}[{at}]")
                 if seen:
-                    self.done += [("left out", one) for one in seen]
+                    self.findings += [("left out", one) for one in seen]
                     out |= signed if at in signed else {at}
         return _with_companions(parts, out)
 
-    def _readable(self, part: Part, where: str) -> list[Seen]:
+    def _secrets_in_sealed(self, part: Part, where: str) -> list[FoundSecret]:
         """Return the secrets in the readable fields of a sealed part, without editing it."""
-        scan = _Redacting(self._using)
+        scan = _ValueRedactor(self._detectors)
         if isinstance(part, Thinking):
             scan.text(part.text, f"{where}.text")
         elif isinstance(part, Raw):
-            scan.json(_unsealed(part.data), f"{where}.data")
-        return [seen for _, seen in scan.done]
+            scan.json(_without_sealed(part.data), f"{where}.data")
+        return [seen for _, seen in scan.findings]
 
     # --------------------------------------------------------------------------------- files
 
@@ -213,41 +219,41 @@ class _Redacting:
             return file
         if data == file.data or data is None:
             return msgspec.structs.replace(file, name=name)
-        sha256 = None if file.sha256 is None else codec.digest(data)
+        sha256 = None if file.sha256 is None else codec.sha256_hex(data)
         size = None if file.size is None else len(data)
         return File(name=name, mime=file.mime, data=data, sha256=sha256, size=size)
 
     def _data(self, file: File, where: str) -> bytes | None:
         if file.data is None or not is_text_file(file):
-            return self._unread(file, where)
+            return self._record_binary(file, where)
         try:
             text = bytes(file.data).decode("utf-8")
         except UnicodeDecodeError:
-            return self._unread(file, where)
+            return self._record_binary(file, where)
         changed = self.text(text, f"{where}.data")
         return file.data if changed == text else changed.encode("utf-8")
 
-    def _unread(self, file: File, where: str) -> bytes | None:
+    def _record_binary(self, file: File, where: str) -> bytes | None:
         size = file.size if file.data is None else len(file.data)
         length = "unknown size" if size is None else f"{size:,} bytes"
         about = f"{file.mime or 'unknown type'}, {length}"
-        self.done.append(("not looked into", Seen(f"{where}.data", "", about)))
+        self.findings.append(("not looked into", FoundSecret(f"{where}.data", "", about)))
         return file.data
 
     # ---------------------------------------------------------------------------------- text
 
     def text(self, text: str, where: str) -> str:
         """Redact a text."""
-        changed, found = redact_text(text, self._using)
-        self._saw(text, found, where)
+        changed, found = redact_text(text, self._detectors)
+        self._record_spans(text, found, where)
         return changed
 
     def _optional(self, text: str | None, where: str) -> str | None:
         return None if text is None else self.text(text, where)
 
-    def _saw(self, text: str, found: Iterable[Found], where: str) -> None:
-        self.done += [
-            ("replaced", Seen(where, one.detector, preview(text[one.start : one.end])))
+    def _record_spans(self, text: str, found: Iterable[SecretSpan], where: str) -> None:
+        self.findings += [
+            ("replaced", FoundSecret(where, one.detector, preview(text[one.start : one.end])))
             for one in found
         ]
 
@@ -265,43 +271,43 @@ class _Redacting:
 
     def _object(self, given: dict[str, JSON], where: str) -> dict[str, JSON]:
         changed: dict[str, JSON] = {}
-        entry = _name_of_entry(given)
+        entry = _entry_name(given)
         for key, value in given.items():
             name = entry if entry is not None and key == "value" else key
             # Findings are shown to the user, so their path uses the redacted key.
-            new_key = _free(self.text(key, where or "keys"), changed)
+            new_key = _unused_key(self.text(key, where or "keys"), changed)
             path = f"{where}.{new_key}" if where else new_key
             changed[new_key] = (
-                self._named(name, value, path)
-                if isinstance(value, str) and _TELLING.search(name)
+                self._named_value(name, value, path)
+                if isinstance(value, str) and _SECRET_KEY.search(name)
                 else self.json(value, path)
             )
         return changed
 
-    def _named(self, key: str, value: str, where: str) -> str:
+    def _named_value(self, key: str, value: str, where: str) -> str:
         """Redact a value whose key hints at a secret: by itself, else as `key="value"`."""
-        found = find(value, self._using)
+        found = find_secrets(value, self._detectors)
         quote = next((mark for mark in _QUOTES if mark not in value), None)
         if not found and quote is not None and "\n" not in value and "\\" not in value:
             before = f"{key}={quote}"
-            whole = find(f"{before}{value}{quote}", self._using)
+            whole = find_secrets(f"{before}{value}{quote}", self._detectors)
             shift = len(before)
             found = [
-                Found(one.detector, one.start - shift, one.end - shift)
+                SecretSpan(one.detector, one.start - shift, one.end - shift)
                 for one in whole
                 if shift <= one.start and one.end <= shift + len(value)
             ]
-        self._saw(value, found, where)
-        return marked(value, found)
+        self._record_spans(value, found, where)
+        return insert_marks(value, found)
 
 
-def _name_of_entry(given: dict[str, JSON]) -> str | None:
+def _entry_name(given: dict[str, JSON]) -> str | None:
     """Return the name in `{"name": "DB_PASSWORD", "value": …}`, a common form in lists."""
     name = given.get("name", given.get("key"))
     return name if isinstance(name, str) and "value" in given else None
 
 
-def _free(key: str, taken: dict[str, JSON]) -> str:
+def _unused_key(key: str, taken: dict[str, JSON]) -> str:
     """Return a key that is not taken, numbered if needed: two keys may get the same mark."""
     number, free = 1, key
     while free in taken:
@@ -317,11 +323,11 @@ def _is_signed(parts: Sequence[Part], at: int) -> bool:
     """True if a part is signed thinking; the signature may be in the note that follows it."""
     part = parts[at]
     if isinstance(part, Thinking):
-        return bool(part.signature) or _is_sealed(_note_behind(parts, at))
-    return _inner(part, "type") in _SIGNED_TYPES
+        return bool(part.signature) or _is_sealed(_following_note(parts, at))
+    return _content_field(part, "type") in _SIGNED_TYPES
 
 
-def _note_behind(parts: Sequence[Part], at: int) -> JSON:
+def _following_note(parts: Sequence[Part], at: int) -> JSON:
     following = parts[at + 1] if at + 1 < len(parts) else None
     if isinstance(following, Raw) and isinstance(following.data, dict) and "part" in following.data:
         return following.data
@@ -330,13 +336,13 @@ def _note_behind(parts: Sequence[Part], at: int) -> JSON:
 
 def _with_companions(parts: Sequence[Part], out: set[int]) -> set[int]:
     """Add the notes that follow left-out parts, and the calls that these parts answer."""
-    notes = {at + 1 for at in out if _note_behind(parts, at) is not None}
-    answered = {_inner(parts[at], "tool_use_id") for at in out} - {None}
-    calls = {at for at, part in enumerate(parts) if _inner(part, "id") in answered}
+    notes = {at + 1 for at in out if _following_note(parts, at) is not None}
+    answered = {_content_field(parts[at], "tool_use_id") for at in out} - {None}
+    calls = {at for at, part in enumerate(parts) if _content_field(part, "id") in answered}
     return out | notes | calls
 
 
-def _inner(part: Part, key: str) -> str | None:
+def _content_field(part: Part, key: str) -> str | None:
     """Return a string field of the original content of a provider's part."""
     piece = part.data.get("content") if isinstance(part, Raw) and isinstance(part.data, dict) else 0
     value = piece.get(key) if isinstance(piece, dict) else None
@@ -360,13 +366,13 @@ def _is_sealed_type(value: dict[str, JSON]) -> bool:
     return isinstance(kind, str) and kind in _SEALED_TYPES
 
 
-def _unsealed(value: JSON) -> JSON:
+def _without_sealed(value: JSON) -> JSON:
     """Return a value without its sealed fields."""
     if isinstance(value, dict):
         hidden = {"data"} if value.get("type") == "redacted_thinking" else set[str]()
         return {
-            key: _unsealed(inner)
+            key: _without_sealed(inner)
             for key, inner in value.items()
             if key not in hidden and not (isinstance(inner, str) and _SEALED_KEY.fullmatch(key))
         }
-    return [_unsealed(inner) for inner in value] if isinstance(value, list) else value
+    return [_without_sealed(inner) for inner in value] if isinstance(value, list) else value

@@ -12,18 +12,18 @@ import re
 from base64 import b64decode, urlsafe_b64decode
 from typing import Final
 
-_FEWEST_LETTERS: Final = 6  # Distinct ones; with fewer it is `xxxxxxxx` or `1111-2222`.
-_SHORTEST_PASSWORD: Final = 6
-_SHORTEST_SECRET: Final = 12
-_SHORTEST_LETTERS: Final = 20  # Of a secret without a digit.
-_JUDGED: Final = 128  # The first characters decide on a long candidate.
+_MIN_DISTINCT_CHARS: Final = 6  # Distinct ones; with fewer it is `xxxxxxxx` or `1111-2222`.
+_MIN_PASSWORD_LENGTH: Final = 6
+_MIN_SECRET_LENGTH: Final = 12
+_MIN_LETTERS_ONLY_LENGTH: Final = 20  # Of a secret without a digit.
+_JUDGED_CHARS: Final = 128  # The first characters decide on a long candidate.
 
 _PLACEHOLDER: Final = re.compile(
     r"""(?ix) \$\w+\Z | \$[{(] | %\w+%\Z | \{.*\}\Z | <.*>\Z | \[redacted: | [\W_]+\Z
     | (?:x{3,}|none|null|true|false|undefined|todo|tbd)\Z
     | (?:process\.env|os\.environ|os\.getenv|getenv|import\.meta|env[.:]|secrets?\.|vars?\.)""",
 )
-_MADE_UP: Final = (
+_PLACEHOLDER_WORDS: Final = (
     *("your-", "your_", "your ", "yourkey", "yourtoken", "yourpass", "yoursecret", "yourapi"),
     *("example", "placeholder", "changeme", "change-me", "change_me", "changeit", "redacted"),
     *("dummy", "xxxxxx", "***", "...", "…"),
@@ -44,7 +44,7 @@ _LETTER: Final = re.compile(r"[^\W\d_]")
 _SPACE: Final = re.compile(r"\s")
 _DIGIT: Final = re.compile(r"\d")
 # What follows a password's name in forms, schemas and translations.
-_ORDINARY: Final = frozenset(
+_ORDINARY_WORDS: Final = frozenset(
     {
         *("password", "passwort", "passwd", "passphrase", "pass", "pwd", "string", "text"),
         *("required", "optional", "hidden", "secret", "username", "invalid", "missing"),
@@ -59,67 +59,67 @@ def _is_placeholder(some: str) -> bool:
     if _PLACEHOLDER.match(some):
         return True
     lower = some.lower()
-    return any(word in lower for word in _MADE_UP)
+    return any(word in lower for word in _PLACEHOLDER_WORDS)
 
 
 def is_random(body: str) -> bool:
     """True if the part of a key after its prefix looks random."""
-    return is_varied(body) and not _WORDS.fullmatch(body[:_JUDGED])
+    return is_varied(body) and not _WORDS.fullmatch(body[:_JUDGED_CHARS])
 
 
 def is_varied(body: str) -> bool:
     """True unless this is a placeholder or a repetition of a few characters."""
-    some = body[:_JUDGED]
-    return len(set(some)) >= _FEWEST_LETTERS and not _is_placeholder(some)
+    some = body[:_JUDGED_CHARS]
+    return len(set(some)) >= _MIN_DISTINCT_CHARS and not _is_placeholder(some)
 
 
 def is_quoted_password(value: str) -> bool:
     """True if a quoted value after a name like `password=` is a password."""
-    some = value[:_JUDGED]
+    some = value[:_JUDGED_CHARS]
     if not _may_be_password(some):
         return False
     if _SPACE.search(some):
         return _PASSPHRASE.fullmatch(some) is not None
-    return not (some.isalpha() and (some.lower() in _ORDINARY or some[0].isupper()))
+    return not (some.isalpha() and (some.lower() in _ORDINARY_WORDS or some[0].isupper()))
 
 
 def is_bare_password(value: str) -> bool:
     """True if a value without quotes after a name like `password=` is a password."""
-    some = value[:_JUDGED]
+    some = value[:_JUDGED_CHARS]
     if not _may_be_password(some) or _CODE.fullmatch(some) or _NUMBER.fullmatch(some):
         return False
     return _SYMBOL.search(some) is not None and _LETTER.search(some) is not None
 
 
 def _may_be_password(some: str) -> bool:
-    if len(some) < _SHORTEST_PASSWORD or _is_placeholder(some):
+    if len(some) < _MIN_PASSWORD_LENGTH or _is_placeholder(some):
         return False
     return not (_PATH.match(some) or _DATE.match(some))
 
 
 def is_secret(value: str) -> bool:
     """True if a value after a name like `api_key=` is a key or a token."""
-    some = value[:_JUDGED]
-    if len(some) < _SHORTEST_SECRET or _SPACE.search(some):
+    some = value[:_JUDGED_CHARS]
+    if len(some) < _MIN_SECRET_LENGTH or _SPACE.search(some):
         return False
     if _PATH.match(some) or _DATE.match(some) or _NUMBERED_WORDS.fullmatch(some):
         return False
     if _DIGIT.search(some):
         return _LETTER.search(some) is not None and is_random(some)
     mixed = not some.islower() and not some.isupper()
-    return len(some) >= _SHORTEST_LETTERS and mixed and is_random(some)
+    return len(some) >= _MIN_LETTERS_ONLY_LENGTH and mixed and is_random(some)
 
 
 def is_bare_secret(value: str) -> bool:
     """True if a value without quotes after a name like `api_key=` is a key and not code."""
-    some = value[:_JUDGED]
+    some = value[:_JUDGED_CHARS]
     is_code = _CODE.fullmatch(some) or some.startswith("_")
     return is_secret(value) and not (is_code and _NAMES.fullmatch(some))
 
 
 def is_url_password(value: str) -> bool:
     """True if the text between a colon and an @ in a URL is a password."""
-    return value.lower() not in _ORDINARY and not _is_placeholder(value)
+    return value.lower() not in _ORDINARY_WORDS and not _is_placeholder(value)
 
 
 def is_credentials(value: str) -> bool:
@@ -131,9 +131,9 @@ def is_credentials(value: str) -> bool:
     return ":" in text and text.isprintable()
 
 
-def is_header(value: str) -> bool:
+def is_authorization(value: str) -> bool:
     """True if the value of an `Authorization` header is a token, or credentials in base64."""
-    return is_secret(value) or (len(value) >= _SHORTEST_PASSWORD and is_credentials(value))
+    return is_secret(value) or (len(value) >= _MIN_PASSWORD_LENGTH and is_credentials(value))
 
 
 def is_jwt(token: str) -> bool:
@@ -146,7 +146,7 @@ def is_jwt(token: str) -> bool:
     return isinstance(fields, dict) and not fields.keys().isdisjoint({"alg", "enc"})
 
 
-def is_discord(token: str) -> bool:
+def is_discord_token(token: str) -> bool:
     """True if the first of the three segments is a number: the id of a Discord user."""
     first = token.partition(".")[0]
     try:
@@ -166,20 +166,20 @@ def is_key_block(block: str) -> bool:
 _COOKIE: Final = re.compile(r"[^\s=;,]+=([^\s;,]{16,})")
 
 
-def is_cookies(header: str) -> bool:
+def has_session_cookie(header: str) -> bool:
     """True if the value of one of the cookies looks like a session token."""
     return any(is_secret(value) for value in _COOKIE.findall(header))
 
 
-_FEWEST_DIGITS: Final = 9
-_MOST_DIGITS: Final = 15
+_MIN_PHONE_DIGITS: Final = 9
+_MAX_PHONE_DIGITS: Final = 15
 
 
 def is_phone(number: str) -> bool:
     """True if the text has as many digits as a phone number."""
-    return _FEWEST_DIGITS <= len(_DIGIT.findall(number)) <= _MOST_DIGITS
+    return _MIN_PHONE_DIGITS <= len(_DIGIT.findall(number)) <= _MAX_PHONE_DIGITS
 
 
-def is_anything(_: str) -> bool:
+def accept_any(_: str) -> bool:
     """True: the pattern alone is specific enough."""
     return True

@@ -20,20 +20,20 @@ from typing import Final
 import msgspec
 
 from holdfast import codec
-from holdfast.draft_parts import Delta, put_together
+from holdfast.draft_parts import Delta, merge_deltas
 from holdfast.errors import BadQuery
 from holdfast.transfer.format import (
-    LONGEST_LINE,
+    MAX_LINE_BYTES,
     DraftLine,
+    LedgerEntry,
     SessionLine,
-    Tool,
     TurnLine,
     UsageLine,
     encode_line,
     message_line,
 )
 from holdfast.transfer.redact.message import is_text_file, redact_json, redact_message
-from holdfast.transfer.redact.secrets import ALL, DEFAULT, Detectors, detectors
+from holdfast.transfer.redact.secrets import ALL_NAMES, DEFAULT_NAMES, Detectors, detectors_named
 from holdfast.validation import MAX_NAME_BYTES
 from holdfast.values import (
     JSON,
@@ -48,36 +48,36 @@ from holdfast.values import (
     ToolResult,
 )
 
-MOST_TOLD: Final = 10_000
-_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"default": DEFAULT, "all": ALL}
-_TOO_LONG: Final = "[redacted: too long]"
-_ROOM: Final = 1024  # For the fields of a line beside the message.
+MAX_FINDINGS: Final = 10_000
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"default": DEFAULT_NAMES, "all": ALL_NAMES}
+_TOO_LONG_MARK: Final = "[redacted: too long]"
+_LINE_OVERHEAD_BYTES: Final = 1024  # For the fields of a line beside the message.
 
 
-def chosen(names: str | Sequence[str] | None) -> Detectors:
+def select_detectors(names: str | Sequence[str] | None) -> Detectors:
     """Return the detectors with these names; `default` and `all` are groups, `None` is none."""
     if names is None:
         return ()
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, Iterable) or not all(isinstance(name, str) for name in listed):
         raise BadQuery("redact: expected names of detectors, 'default', 'all', or None.")
-    return detectors(one for name in listed for one in _GROUPS.get(name, (name,)))
+    return detectors_named(one for name in listed for one in _GROUPS.get(name, (name,)))
 
 
 class Redactor:
     """Redacts lines and records the findings; without detectors it changes nothing."""
 
-    def __init__(self, using: Detectors, *, longest: int = LONGEST_LINE) -> None:
+    def __init__(self, using: Detectors, *, longest: int = MAX_LINE_BYTES) -> None:
         """Use these detectors; a message whose line exceeds `longest` bytes loses its parts."""
-        self._using = using
-        self._longest = longest
+        self._detectors = using
+        self._max_line_bytes = longest
         self._findings: list[Redaction] = []
         self._counts: dict[RedactionAction, int] = {}
 
     @property
     def active(self) -> bool:
         """True if there are any detectors."""
-        return bool(self._using)
+        return bool(self._detectors)
 
     def review(self) -> Review | None:
         """Return the findings; `None` without detectors."""
@@ -90,15 +90,15 @@ class Redactor:
             findings=tuple(self._findings),
         )
 
-    def _note(self, finding: Redaction) -> None:
+    def _record(self, finding: Redaction) -> None:
         self._counts[finding.action] = self._counts.get(finding.action, 0) + 1
-        if len(self._findings) < MOST_TOLD:
+        if len(self._findings) < MAX_FINDINGS:
             self._findings.append(finding)
 
     # ------------------------------------------------------------------------------- messages
 
     def message(
-        self, session: str, message: Message, blob: codec.GetBlob, *, before: str = ""
+        self, session: str, message: Message, blob: codec.BlobReader, *, before: str = ""
     ) -> tuple[Message, dict[str, bytes]]:
         """Return the redacted message, and the new data of its files by hash.
 
@@ -106,9 +106,9 @@ class Redactor:
         """
         if not self.active:
             return message, {}
-        now, findings = redact_message(_loaded(message, blob), self._using)
+        now, findings = redact_message(_load_files(message, blob), self._detectors)
         for one in findings:
-            self._note(
+            self._record(
                 Redaction(
                     session_id=session,
                     message_id=message.id,
@@ -121,18 +121,18 @@ class Redactor:
             )
         if all(one.action == "not looked into" for one in findings):
             return message, {}
-        return self._that_fits(session, now, before)
+        return self._limit_length(session, now, before)
 
-    def _that_fits(
+    def _limit_length(
         self, session: str, message: Message, before: str
     ) -> tuple[Message, dict[str, bytes]]:
         """Move file data out of a message; drop its parts if its marks make it too long."""
         fresh: dict[str, bytes] = {}
-        now = _with_files(message, lambda file: _unloaded(file, fresh))
+        now = _map_files(message, lambda file: _unload_file(file, fresh))
         line = message_line(session=session, branch=1, turn=None, message=now)
-        if len(encode_line(line)) <= self._longest - _ROOM:
+        if len(encode_line(line)) <= self._max_line_bytes - _LINE_OVERHEAD_BYTES:
             return now, fresh
-        self._note(
+        self._record(
             Redaction(
                 session_id=session,
                 message_id=message.id,
@@ -144,7 +144,7 @@ class Redactor:
             )
         )
         bare = msgspec.structs.replace(
-            now, parts=(Text(_TOO_LONG),), name=None, model=None, metadata={}, provenance=None
+            now, parts=(Text(_TOO_LONG_MARK),), name=None, model=None, metadata={}, provenance=None
         )
         return bare, {}
 
@@ -154,11 +154,11 @@ class Redactor:
         """Redact the fields of a session."""
         if not self.active:
             return line
-        texts = _Texts(self._using, line.session, self._note)
+        texts = _FieldRedactor(self._detectors, line.session, self._record)
         title = texts.name(line.title, "title")
         return msgspec.structs.replace(
             line,
-            key=texts.whole(line.key, "key"),
+            key=texts.omit_if_secret(line.key, "key"),
             scope=texts.name(line.scope, "scope"),
             title=title,
             title_by=None if title is None else line.title_by,
@@ -173,7 +173,10 @@ class Redactor:
         """Redact a turn and its ledger of tool calls."""
         if not self.active:
             return line
-        texts, where = _Texts(self._using, line.session, self._note), f"turns[{line.number}]"
+        texts, where = (
+            _FieldRedactor(self._detectors, line.session, self._record),
+            f"turns[{line.number}]",
+        )
         return msgspec.structs.replace(
             line,
             model=texts.name(line.model, f"{where}.model"),
@@ -189,10 +192,10 @@ class Redactor:
         for line in lines:
             now = line
             if self.active:
-                texts = _Texts(self._using, line.session, self._note)
+                texts = _FieldRedactor(self._detectors, line.session, self._record)
                 now = msgspec.structs.replace(line, model=texts.name(line.model, "usage.model"))
             other = found.get((now.day, now.model))
-            found[now.day, now.model] = now if other is None else _added(other, now)
+            found[now.day, now.model] = now if other is None else _add_usage(other, now)
         return list(found.values())
 
     def draft(self, lines: Sequence[DraftLine]) -> Sequence[DraftLine]:
@@ -203,7 +206,7 @@ class Redactor:
         reply = Message(
             id=opening.id or "",
             role="assistant",
-            parts=put_together(delta for line in lines for delta in line.deltas),
+            parts=merge_deltas(delta for line in lines for delta in line.deltas),
             model=opening.model,
         )
         now, _ = self.message(opening.session, reply, lambda _: None, before="draft.")
@@ -220,13 +223,13 @@ class Redactor:
         return [msgspec.structs.replace(opening, model=now.model), whole]
 
 
-class _Texts:
+class _FieldRedactor:
     """Redacts the fields of one session, its turns and its usage."""
 
     def __init__(self, using: Detectors, session: str, note: Callable[[Redaction], None]) -> None:
-        self._using = using
+        self._detectors = using
         self._session = session
-        self._note = note
+        self._record = note
 
     def text(self, text: str | None, where: str) -> str | None:
         """Redact a text of any length."""
@@ -239,10 +242,10 @@ class _Texts:
         if changed is None or len(codec.encode_text(changed)) <= MAX_NAME_BYTES:
             return changed
         preview = f"{len(changed):,} characters with its marks"
-        self._tell(where, "", preview, "left out")
+        self._record_finding(where, "", preview, "left out")
         return None
 
-    def whole(self, text: str | None, where: str) -> str | None:
+    def omit_if_secret(self, text: str | None, where: str) -> str | None:
         """Return a text; `None` if it contains a secret."""
         return text if self._json(text, where, "left out") == text else None
 
@@ -254,14 +257,16 @@ class _Texts:
     def _json(self, value: JSON, where: str, action: RedactionAction) -> JSON:
         if value is None or value == {}:
             return value
-        changed, found = redact_json(value, self._using)
+        changed, found = redact_json(value, self._detectors)
         for one in found:
             path = f"{where}.{one.where}" if one.where else where
-            self._tell(path, one.detector, one.preview, action)
+            self._record_finding(path, one.detector, one.preview, action)
         return changed
 
-    def _tell(self, where: str, detector: str, preview: str, action: RedactionAction) -> None:
-        self._note(
+    def _record_finding(
+        self, where: str, detector: str, preview: str, action: RedactionAction
+    ) -> None:
+        self._record(
             Redaction(
                 session_id=self._session,
                 message_id=None,
@@ -274,7 +279,7 @@ class _Texts:
         )
 
 
-def _goal(goal: Goal, texts: _Texts) -> Goal:
+def _goal(goal: Goal, texts: _FieldRedactor) -> Goal:
     return msgspec.structs.replace(
         goal,
         objective=texts.text(goal.objective, "goal.objective") or "",
@@ -283,11 +288,11 @@ def _goal(goal: Goal, texts: _Texts) -> Goal:
     )
 
 
-def _tool(tool: Tool, texts: _Texts, where: str) -> Tool:
+def _tool(tool: LedgerEntry, texts: _FieldRedactor, where: str) -> LedgerEntry:
     return msgspec.structs.replace(tool, name=texts.text(tool.name, f"{where}.name"))
 
 
-def _added(one: UsageLine, two: UsageLine) -> UsageLine:
+def _add_usage(one: UsageLine, two: UsageLine) -> UsageLine:
     return msgspec.structs.replace(
         one,
         usage=one.usage + two.usage,
@@ -299,7 +304,7 @@ def _added(one: UsageLine, two: UsageLine) -> UsageLine:
 # ------------------------------------------------------------------------------------------ files
 
 
-def _loaded(message: Message, blob: codec.GetBlob) -> Message:
+def _load_files(message: Message, blob: codec.BlobReader) -> Message:
     """Return a message with the data of its text files loaded."""
 
     def load(file: File) -> File:
@@ -307,10 +312,10 @@ def _loaded(message: Message, blob: codec.GetBlob) -> Message:
             return file
         return msgspec.structs.replace(file, data=blob(file.sha256))
 
-    return _with_files(message, load)
+    return _map_files(message, load)
 
 
-def _unloaded(file: File, fresh: dict[str, bytes]) -> File:
+def _unload_file(file: File, fresh: dict[str, bytes]) -> File:
     """Return a file without its data, which is added to `fresh`."""
     if file.data is None or file.sha256 is None:
         return file
@@ -318,15 +323,15 @@ def _unloaded(file: File, fresh: dict[str, bytes]) -> File:
     return msgspec.structs.replace(file, data=None)
 
 
-def _with_files(message: Message, change: Callable[[File], File]) -> Message:
+def _map_files(message: Message, change: Callable[[File], File]) -> Message:
     """Return a message with `change` applied to each file; the same message if it has none."""
-    if not codec.files_named(message):
+    if not codec.file_hashes(message):
         return message
-    parts = tuple(_with_file(part, change) for part in message.parts)
+    parts = tuple(_map_file(part, change) for part in message.parts)
     return msgspec.structs.replace(message, parts=parts)
 
 
-def _with_file(part: Part, change: Callable[[File], File]) -> Part:
+def _map_file(part: Part, change: Callable[[File], File]) -> Part:
     if isinstance(part, File):
         return change(part)
     if isinstance(part, ToolResult) and not isinstance(part.content, str):

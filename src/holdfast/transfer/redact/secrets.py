@@ -24,10 +24,10 @@ from typing import Final, TypeAlias
 import msgspec
 
 from holdfast.errors import BadQuery
-from holdfast.transfer.redact.context_patterns import CONTEXTS
+from holdfast.transfer.redact.context_patterns import CONTEXT_DETECTORS
 from holdfast.transfer.redact.detector import Detector
-from holdfast.transfer.redact.key_patterns import KEYS
-from holdfast.transfer.redact.plausibility import is_anything, is_phone
+from holdfast.transfer.redact.key_patterns import KEY_DETECTORS
+from holdfast.transfer.redact.plausibility import accept_any, is_phone
 
 Detectors: TypeAlias = tuple[Detector, ...]
 
@@ -40,13 +40,13 @@ _PHONE: Final = (
     r"|\d{3}([-. ])\d{3}\2\d{4}"
     r"|0\d{2,4}[ /-]\d{3,8}(?:[ -]\d{2,4}){0,3})(?![\w-])"
 )
-PERSONAL: Final[Detectors] = (
+PERSONAL_DETECTORS: Final[Detectors] = (
     Detector(
         name="email",
         finds="E-mail addresses",
         pattern=re.compile(_EMAIL, re.ASCII),
-        accepts=is_anything,
-        whole=True,
+        accepts=accept_any,
+        whole_match=True,
         default=False,
     ),
     Detector(
@@ -54,21 +54,21 @@ PERSONAL: Final[Detectors] = (
         finds="Phone numbers",
         pattern=re.compile(f"(?P<number>{_PHONE})", re.ASCII),
         accepts=is_phone,
-        whole=True,
+        whole_match=True,
         default=False,
     ),
 )
 
-CATALOGUE: Final[Detectors] = (*KEYS, *CONTEXTS, *PERSONAL)
-ALL: Final = tuple(detector.name for detector in CATALOGUE)
-DEFAULT: Final = tuple(detector.name for detector in CATALOGUE if detector.default)
+CATALOGUE: Final[Detectors] = (*KEY_DETECTORS, *CONTEXT_DETECTORS, *PERSONAL_DETECTORS)
+ALL_NAMES: Final = tuple(detector.name for detector in CATALOGUE)
+DEFAULT_NAMES: Final = tuple(detector.name for detector in CATALOGUE if detector.default)
 
 _BY_NAME: Final = {detector.name: detector for detector in CATALOGUE}
-_SHORTEST: Final = 6
-_PASSES: Final = 6  # Only text crafted for it would need more.
-_RUN: Final = b"x" * 20
-_BEFORE_RUN: Final = 24  # How far before a run its key may begin.
-_START: Final = 3  # How many characters of a prefix detectors are looked up by.
+_MIN_TEXT_LENGTH: Final = 6
+_MAX_PASSES: Final = 6  # Only text crafted for it would need more.
+_LONG_RUN: Final = b"x" * 20
+_MAX_PREFIX_DISTANCE: Final = 24  # How far before a run its key may begin.
+_LOOKUP_LENGTH: Final = 3  # How many characters of a prefix detectors are looked up by.
 # A word, where a key may begin. The group is what belongs to an escape before it, in JSON, in a URL
 # or on a terminal (`\\n`, `\\u003d`, `%3D`, `ESC[31m`), or to Markdown emphasis (`_`).
 _WORD: Final = re.compile(
@@ -77,13 +77,13 @@ _WORD: Final = re.compile(
     r"[A-Za-z0-9_]++",
     re.ASCII,
 )
-_RUNS: Final = bytes(
+_RUN_TABLE: Final = bytes(
     ord("x") if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "_-") else ord(" ")
     for code in range(256)
 )
 
 
-class Found(msgspec.Struct, frozen=True):
+class SecretSpan(msgspec.Struct, frozen=True):
     """A secret in a text: its detector and its offsets."""
 
     detector: str
@@ -91,39 +91,40 @@ class Found(msgspec.Struct, frozen=True):
     end: int
 
 
-def detectors(names: Iterable[str] = DEFAULT) -> Detectors:
+def detectors_named(names: Iterable[str] = DEFAULT_NAMES) -> Detectors:
     """Return the detectors with these names, each once, in the order of the catalogue."""
     listed = (names,) if isinstance(names, str) else tuple(names)
     unknown = [name for name in listed if name not in _BY_NAME]
     if unknown:
         raise BadQuery(
-            f"there is no detector {', '.join(map(repr, unknown))}; there are: {', '.join(ALL)}."
+            f"there is no detector {', '.join(map(repr, unknown))}; there are: "
+            f"{', '.join(ALL_NAMES)}."
         )
     return tuple(detector for detector in CATALOGUE if detector.name in listed)
 
 
-def find(text: str, using: Detectors) -> list[Found]:
+def find_secrets(text: str, using: Detectors) -> list[SecretSpan]:
     """Return the secrets in a text, in order and without overlaps."""
-    if len(text) < _SHORTEST:
+    if len(text) < _MIN_TEXT_LENGTH:
         return []
-    spans = _joined(_candidates(text, using))
-    for _ in range(_PASSES):
+    spans = _merge_overlaps(_candidates(text, using))
+    for _ in range(_MAX_PASSES):
         if not spans:
             break
-        further = _behind_marks(text, spans, using)
+        further = _find_with_marks(text, spans, using)
         if not further:
             break
-        spans = _joined([*spans, *further])
-    return [Found(using[number].name, start, end) for start, end, number in spans]
+        spans = _merge_overlaps([*spans, *further])
+    return [SecretSpan(using[number].name, start, end) for start, end, number in spans]
 
 
-def redact_text(text: str, using: Detectors) -> tuple[str, list[Found]]:
+def redact_text(text: str, using: Detectors) -> tuple[str, list[SecretSpan]]:
     """Return a text with each secret replaced by its mark, and the secrets found."""
-    found = find(text, using)
-    return (marked(text, found), found) if found else (text, found)
+    found = find_secrets(text, using)
+    return (insert_marks(text, found), found) if found else (text, found)
 
 
-def marked(text: str, found: Sequence[Found]) -> str:
+def insert_marks(text: str, found: Sequence[SecretSpan]) -> str:
     """Return a text with each of these secrets replaced by its mark."""
     pieces, done = [], 0
     for one in found:
@@ -138,7 +139,7 @@ _Span: TypeAlias = tuple[int, int, int]  # Start, end, number of the detector.
 _Numbered: TypeAlias = tuple[int, Detector]
 
 
-def _joined(candidates: Iterable[_Span]) -> list[_Span]:
+def _merge_overlaps(candidates: Iterable[_Span]) -> list[_Span]:
     """Sort candidates, leftmost and longest first, and merge those that overlap."""
     kept: list[_Span] = []
     for start, end, number in sorted(candidates, key=lambda span: (span[0], -span[1], span[2])):
@@ -150,21 +151,21 @@ def _joined(candidates: Iterable[_Span]) -> list[_Span]:
     return kept
 
 
-def _behind_marks(text: str, spans: Sequence[_Span], using: Detectors) -> list[_Span]:
+def _find_with_marks(text: str, spans: Sequence[_Span], using: Detectors) -> list[_Span]:
     """Return candidates that match only with marks in place of `spans`, as offsets in `text`."""
-    found = [Found(using[number].name, start, end) for start, end, number in spans]
-    offsets = _Places(found)
+    found = [SecretSpan(using[number].name, start, end) for start, end, number in spans]
+    offsets = _OffsetMap(found)
     return [
         (offsets.start(start), offsets.end(end), number)
-        for start, end, number in _candidates(marked(text, found), using)
+        for start, end, number in _candidates(insert_marks(text, found), using)
     ]
 
 
-class _Places:
+class _OffsetMap:
     """Maps offsets in the marked text to the original; inside a mark, to its whole secret."""
 
-    def __init__(self, found: Sequence[Found]) -> None:
-        self._marks: list[tuple[int, int, Found]] = []
+    def __init__(self, found: Sequence[SecretSpan]) -> None:
+        self._marks: list[tuple[int, int, SecretSpan]] = []
         shift = 0
         for one in found:
             length = len(_BY_NAME[one.detector].mark)
@@ -181,88 +182,88 @@ class _Places:
         begin, end, one = self._before(offset)
         return one.end if begin < offset <= end else offset - end + one.end
 
-    def _before(self, offset: int) -> tuple[int, int, Found]:
+    def _before(self, offset: int) -> tuple[int, int, SecretSpan]:
         at = bisect_right(self._marks, offset, key=lambda mark: mark[0]) - 1
-        return self._marks[at] if at >= 0 else (0, 0, Found("", 0, 0))
+        return self._marks[at] if at >= 0 else (0, 0, SecretSpan("", 0, 0))
 
 
 def _candidates(text: str, using: Detectors) -> list[_Span]:
     """Return the candidates of every detector; they may overlap."""
-    plan = _plan(using)
+    plan = _scan_plan(using)
     plain = text.encode("latin-1", "replace")  # One byte per character, so offsets are equal.
-    found = list(_keys(text, plain, plan))
+    found = list(_prefix_candidates(text, plain, plan))
     if plan.anchors:
-        found += _in_context(text, plain.lower(), plan)
+        found += _anchor_candidates(text, plain.lower(), plan)
     for number, detector in plan.everywhere:
         for match in detector.pattern.finditer(text):
-            if (span := detector.judge(match)) is not None:
+            if (span := detector.secret_span(match)) is not None:
                 found.append((*span, number))
     return found
 
 
-class _Plan(msgspec.Struct, frozen=True):
+class _ScanPlan(msgspec.Struct, frozen=True):
     """The detectors with their numbers, by prefix and by anchor word."""
 
-    starts: dict[str, list[_Numbered]]
+    prefixes: dict[str, list[_Numbered]]
     anchors: dict[bytes, list[_Numbered]]
     everywhere: list[_Numbered]
 
 
 @lru_cache(maxsize=64)
-def _plan(using: Detectors) -> _Plan:
-    plan = _Plan({}, {}, [])
+def _scan_plan(using: Detectors) -> _ScanPlan:
+    plan = _ScanPlan({}, {}, [])
     for numbered in enumerate(using):
         detector = numbered[1]
-        for start in {start[:_START] for start in detector.starts}:
-            plan.starts.setdefault(start, []).append(numbered)
+        for start in {start[:_LOOKUP_LENGTH] for start in detector.prefixes}:
+            plan.prefixes.setdefault(start, []).append(numbered)
         for anchor in detector.anchors:
             plan.anchors.setdefault(anchor.encode(), []).append(numbered)
-        if not detector.starts and not detector.anchors:
+        if not detector.prefixes and not detector.anchors:
             plan.everywhere.append(numbered)
     return plan
 
 
-def _keys(text: str, plain: bytes, plan: _Plan) -> Iterator[_Span]:
+def _prefix_candidates(text: str, plain: bytes, plan: _ScanPlan) -> Iterator[_Span]:
     """Try detectors with a prefix at each word start close to a long run."""
-    if not plan.starts:
+    if not plan.prefixes:
         return
     done: dict[int, int] = {}
-    for offset in _beginnings(text, plain):
-        for start in (text[offset : offset + _START], text[offset]):
-            for number, detector in plan.starts.get(start, ()):
+    for offset in _word_offsets(text, plain):
+        for start in (text[offset : offset + _LOOKUP_LENGTH], text[offset]):
+            for number, detector in plan.prefixes.get(start, ()):
                 if offset < done.get(number, 0):
                     continue
                 match = detector.pattern.match(text, offset)
                 if match is None:
                     continue
                 done[number] = match.end()
-                if (span := detector.judge(match)) is not None:
+                if (span := detector.secret_span(match)) is not None:
                     yield *span, number
 
 
-def _beginnings(text: str, plain: bytes) -> Iterator[int]:
+def _word_offsets(text: str, plain: bytes) -> Iterator[int]:
     """Return the offsets of words in and just before long runs, also those after an escape."""
     seen = 0
-    for begin, end in _runs(plain):
-        for word in _WORD.finditer(text, max(seen, begin - _BEFORE_RUN), end):
+    for begin, end in _long_runs(plain):
+        for word in _WORD.finditer(text, max(seen, begin - _MAX_PREFIX_DISTANCE), end):
             seen = word.end()
             yield word.start()
             if word[1]:
                 yield word.end(1)
 
 
-def _runs(plain: bytes) -> Iterator[tuple[int, int]]:
+def _long_runs(plain: bytes) -> Iterator[tuple[int, int]]:
     """Return start and end of the long runs of characters that occur in keys."""
-    kinds = plain.translate(_RUNS)
+    kinds = plain.translate(_RUN_TABLE)
     end = 0
-    while (begin := kinds.find(_RUN, end)) >= 0:
-        end = kinds.find(b" ", begin + len(_RUN))
+    while (begin := kinds.find(_LONG_RUN, end)) >= 0:
+        end = kinds.find(b" ", begin + len(_LONG_RUN))
         if end < 0:
             end = len(kinds)
         yield begin, end
 
 
-def _in_context(text: str, lower: bytes, plan: _Plan) -> Iterator[_Span]:
+def _anchor_candidates(text: str, lower: bytes, plan: _ScanPlan) -> Iterator[_Span]:
     """Try detectors with anchors at each occurrence of their words."""
     for anchor, numbered in plan.anchors.items():
         at = lower.find(anchor)
@@ -276,9 +277,9 @@ def _in_context(text: str, lower: bytes, plan: _Plan) -> Iterator[_Span]:
                 match = detector.pattern.match(text, at)
                 if match is None:
                     continue
-                if (span := detector.judge(match)) is not None:
+                if (span := detector.secret_span(match)) is not None:
                     done[number] = span[1]
                     yield *span, number
-                elif detector.once:
+                elif detector.skip_rejected:
                     done[number] = match.end()
             at = lower.find(anchor, at + len(anchor))

@@ -15,30 +15,30 @@ import msgspec
 from holdfast.storage.sqlite.repair.row_scan import (
     LAST_KEY,
     UNREADABLE,
-    Hole,
     Item,
+    MisfiledRow,
     Row,
-    Stray,
+    UnreadableRange,
     Value,
     Values,
 )
-from holdfast.storage.sqlite.transaction import place
+from holdfast.storage.sqlite.transaction import message_rowid
 
 SEQ_BITS: Final = 32
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
-SMALLEST_MESSAGE: Final = 16
-_ONE_BY_ONE: Final = 256
-_GROWTH: Final = 8
-LAST_OF_BRANCH: Final = (
+MIN_MESSAGE_BYTES: Final = 16
+_LINEAR_PROBES: Final = 256
+_STEP_DIVISOR: Final = 8
+LAST_SEQ_QUERY: Final = (
     "SELECT iif(h.branch = b.n, h.seq, b.last_seq) FROM branches b "
     "LEFT JOIN heads h ON h.session = b.session WHERE b.n = ?"
 )
 
 
-First: TypeAlias = Callable[..., tuple[Value, ...] | None]
+FetchFirst: TypeAlias = Callable[..., tuple[Value, ...] | None]
 
 
-class Branch(msgspec.Struct, frozen=True, kw_only=True):
+class BranchExtent(msgspec.Struct, frozen=True, kw_only=True):
     """The extent of a branch, as the walk needs it. A branch without a row has no session."""
 
     number: int
@@ -49,62 +49,64 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     last: int | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
+class PresentMessage(msgspec.Struct, frozen=True):
     """A message at its position; its content is not checked here."""
 
-    branch: Branch
+    branch: BranchExtent
     seq: int
     row: Row
 
 
-class Missing(msgspec.Struct, frozen=True):
+class MissingMessages(msgspec.Struct, frozen=True):
     """Missing messages, from first to last.
 
     At the end of a branch (`tail`) they are `lost` only if their keys cannot be read; else the
     head may just count too many.
     """
 
-    branch: Branch
+    branch: BranchExtent
     first: int
     last: int
     tail: bool = False
     lost: bool = True
 
 
-class Longer(msgspec.Struct, frozen=True):
+class BeyondHead(msgspec.Struct, frozen=True):
     """A history that continues beyond its head."""
 
-    branch: Branch
+    branch: BranchExtent
     last: int
 
 
-class Misplaced(msgspec.Struct, frozen=True):
+class MisplacedMessage(msgspec.Struct, frozen=True):
     """A message at a position that cannot be its own."""
 
     key: int
     values: Values
 
 
-Finding: TypeAlias = Found | Missing | Longer | Misplaced | Hole
+HistoryFinding: TypeAlias = (
+    PresentMessage | MissingMessages | BeyondHead | MisplacedMessage | UnreadableRange
+)
 
 
-class _Ahead:
+class _Lookahead:
     """Scanned items with one row of lookahead; other items are yielded on the way to it."""
 
     def __init__(self, items: Iterator[Item]) -> None:
         self._items = items
         self.row: Row | None = None
-        self.holes: list[Hole] = []
+        self.holes: list[UnreadableRange] = []
 
-    def advance(self) -> Iterator[Finding]:
+    def advance(self) -> Iterator[HistoryFinding]:
         """Advance to the next row, yielding misplaced messages and unreadable ranges before it."""
         self.row = None
         for item in self._items:
             if isinstance(item, Row):
                 self.row = item
                 return
-            if isinstance(item, Stray):
-                yield Misplaced(item.key, item.values)
+            if isinstance(item, MisfiledRow):
+                yield MisplacedMessage(item.key, item.values)
             else:
                 self.holes.append(item)
                 yield item
@@ -114,13 +116,15 @@ class _Ahead:
         return any(hole.first <= last and first <= hole.last for hole in self.holes)
 
 
-def walk(items: Iterator[Item], known: Iterator[Branch], capacity: int) -> Iterator[Finding]:
+def walk(
+    items: Iterator[Item], known: Iterator[BranchExtent], capacity: int
+) -> Iterator[HistoryFinding]:
     """Compare messages with the branches they belong to, both in file order; yield the findings.
 
     `capacity` is how many messages the file can hold. A wider gap is not taken for missing
     messages but for one message with a wrong number.
     """
-    ahead = _Ahead(items)
+    ahead = _Lookahead(items)
     yield from ahead.advance()
     branch = next(known, None)
     while ahead.row is not None or branch is not None:
@@ -129,26 +133,28 @@ def walk(items: Iterator[Item], known: Iterator[Branch], capacity: int) -> Itera
             yield from _history(branch, ahead, capacity)
             branch = next(known, None)
         elif number is not None:
-            yield from _history(Branch(number=number), ahead, capacity)
+            yield from _history(BranchExtent(number=number), ahead, capacity)
 
 
-def _history(branch: Branch, ahead: _Ahead, capacity: int) -> Iterator[Finding]:
+def _history(branch: BranchExtent, ahead: _Lookahead, capacity: int) -> Iterator[HistoryFinding]:
     expected = branch.fork_seq + 1
     while (row := ahead.row) is not None and row.key >> SEQ_BITS == branch.number:
         yield from ahead.advance()
         seq = row.key & SEQ_MASK
         followed = ahead.row is not None and ahead.row.key == row.key + 1
-        if not _believable(branch, seq, expected, capacity, followed=followed):
-            yield Misplaced(row.key, row.values)
+        if not _is_plausible(branch, seq, expected, capacity, followed=followed):
+            yield MisplacedMessage(row.key, row.values)
             continue
         if seq > expected:
-            yield Missing(branch, expected, seq - 1)
-        yield Found(branch, seq, row)
+            yield MissingMessages(branch, expected, seq - 1)
+        yield PresentMessage(branch, seq, row)
         expected = seq + 1
     yield from _end(branch, expected - 1, ahead)
 
 
-def _believable(branch: Branch, seq: int, expected: int, capacity: int, *, followed: bool) -> bool:
+def _is_plausible(
+    branch: BranchExtent, seq: int, expected: int, capacity: int, *, followed: bool
+) -> bool:
     """False for a lone message beyond the head: it was not written there, its number changed."""
     if seq == expected and branch.number > 0:
         return True
@@ -157,18 +163,21 @@ def _believable(branch: Branch, seq: int, expected: int, capacity: int, *, follo
     return branch.last is None or seq <= branch.last or followed
 
 
-def _end(branch: Branch, reached: int, ahead: _Ahead) -> Iterator[Finding]:
+def _end(branch: BranchExtent, reached: int, ahead: _Lookahead) -> Iterator[HistoryFinding]:
     if branch.last is None:
         return
     if reached < branch.last:
-        first, last = place(branch.number, reached + 1), place(branch.number, branch.last)
+        first, last = (
+            message_rowid(branch.number, reached + 1),
+            message_rowid(branch.number, branch.last),
+        )
         lost = ahead.lost(first, last)
-        yield Missing(branch, reached + 1, branch.last, tail=True, lost=lost)
+        yield MissingMessages(branch, reached + 1, branch.last, tail=True, lost=lost)
     elif reached > branch.last:
-        yield Longer(branch, reached)
+        yield BeyondHead(branch, reached)
 
 
-def next_try(first: First, key: int) -> int:
+def next_probe_key(first: FetchFirst, key: int) -> int:
     """Return the next key after `key` worth probing where the table cannot be read.
 
     A readable page may begin with any message. So each of a branch's first messages is probed, then
@@ -177,30 +186,33 @@ def next_try(first: First, key: int) -> int:
     number, seq = key >> SEQ_BITS, key & SEQ_MASK
     begin, end = _ends(first, number)
     if seq < begin <= end:
-        return place(number, begin)
+        return message_rowid(number, begin)
     if seq < end:
         away = seq - begin + 1
-        return min(key + (1 if away < _ONE_BY_ONE else away // _GROWTH), place(number, end))
+        return min(
+            key + (1 if away < _LINEAR_PROBES else away // _STEP_DIVISOR),
+            message_rowid(number, end),
+        )
     following = first("SELECT min(n) FROM branches WHERE n > ?", number)
     if following is None or not isinstance(following[0], int):
         return LAST_KEY
-    return min(place(following[0], max(1, _ends(first, following[0])[0])), LAST_KEY)
+    return min(message_rowid(following[0], max(1, _ends(first, following[0])[0])), LAST_KEY)
 
 
-def _ends(first: First, branch: int) -> tuple[int, int]:
+def _ends(first: FetchFirst, branch: int) -> tuple[int, int]:
     """Return the first and last seq of a branch, as far as they are known."""
     start = first("SELECT fork_seq FROM branches WHERE n = ?", branch)
-    last = first(LAST_OF_BRANCH, branch)
+    last = first(LAST_SEQ_QUERY, branch)
     low = start[0] if start and isinstance(start[0], int) else 0
     high = last[0] if last and isinstance(last[0], int) else 0
     return low + 1, min(high, SEQ_MASK)
 
 
-def capacity(connection: apsw.Connection) -> int:
+def max_messages(connection: apsw.Connection) -> int:
     """Return how many messages a file of this size could hold at most."""
     try:
         pages = connection.execute("PRAGMA page_count").get
         size = connection.execute("PRAGMA page_size").get
     except UNREADABLE:
         return 0
-    return int(pages) * int(size) // SMALLEST_MESSAGE
+    return int(pages) * int(size) // MIN_MESSAGE_BYTES

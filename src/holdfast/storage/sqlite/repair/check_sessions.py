@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from holdfast.storage.sqlite.repair.check_history import LAST_OF_BRANCH, First
-from holdfast.storage.sqlite.repair.column_rules import owner_of
+from holdfast.storage.sqlite.repair.check_history import LAST_SEQ_QUERY, FetchFirst
+from holdfast.storage.sqlite.repair.column_rules import session_of
 from holdfast.storage.sqlite.repair.row_scan import BadText, Value, Values
 
 # The values of a stub's row, except for id, parent, relation and times, which a purge keeps.
-BLANK: Final[Values] = {
+STUB_VALUES: Final[Values] = {
     "key": None,
     "scope": None,
     "agent": None,
@@ -34,13 +34,13 @@ BLANK: Final[Values] = {
     "metadata": "{}",
 }
 IS_PURGED: Final = "SELECT purged_at IS NOT NULL FROM sessions WHERE n = ?"
-NEEDED: Final = "SELECT max(fork_seq) FROM branches WHERE parent = ?"
+NEEDED_SEQ_QUERY: Final = "SELECT max(fork_seq) FROM branches WHERE parent = ?"
 _TENANT_OF_BRANCH: Final = (
     "SELECT s.tenant FROM branches b JOIN sessions s ON s.n = b.session WHERE b.n = ?"
 )
 
 
-class Report(Protocol):
+class ReportDamage(Protocol):
     """A function that reports damage."""
 
     def __call__(self, what: str, session: Value = None) -> None:
@@ -48,37 +48,37 @@ class Report(Protocol):
         ...
 
 
-class Standing:
+class SessionChecker:
     """Checks the rows of sessions, heads and branches against each other."""
 
-    def __init__(self, first: First, report: Report) -> None:
+    def __init__(self, first: FetchFirst, report: ReportDamage) -> None:
         """Check with `first`, which returns the first row of a query; report with `report`."""
         self._first = first
         self._report = report
 
-    def _there(self, query: str, *values: Value) -> bool:
+    def _exists(self, query: str, *values: Value) -> bool:
         return self._first(query, *values) is not None
 
     # --------------------------------------------------------------------------------- sessions
 
     def session(self, n: int, values: Values) -> None:
         """Check a session's row."""
-        headed = self._there("SELECT 1 FROM heads WHERE session = ?", n)
+        headed = self._exists("SELECT 1 FROM heads WHERE session = ?", n)
         if values["purged_at"] is None and not headed:
             self._report("the session's head is missing", n)
         if values["purged_at"] is not None:
-            self._husk(n, values, headed=headed)
-        if not self._there("SELECT 1 FROM tenants WHERE n = ?", values["tenant"]):
+            self._stub(n, values, headed=headed)
+        if not self._exists("SELECT 1 FROM tenants WHERE n = ?", values["tenant"]):
             self._report("the session's tenant is missing", n)
         if not self._indexed(n, values):
             self._report("the session's id or key differs from its index entry", n)
 
-    def _husk(self, n: int, values: Values, *, headed: bool) -> None:
+    def _stub(self, n: int, values: Values, *, headed: bool) -> None:
         if headed:
             self._report("the session was purged but has a head", n)
-        for column in (name for name, blank in BLANK.items() if values[name] != blank):
+        for column in (name for name, blank in STUB_VALUES.items() if values[name] != blank):
             self._report(f"the session was purged but its {column} is still there", n)
-        if not self._there("SELECT 1 FROM branches WHERE session = ?", n):
+        if not self._exists("SELECT 1 FROM branches WHERE session = ?", n):
             self._report("the session was purged, and no fork shares any of its messages", n)
 
     def _indexed(self, n: int, values: Values) -> bool:
@@ -130,7 +130,7 @@ class Standing:
 
     def branch(self, n: int, values: Values) -> None:
         """Check a branch's session, start and end."""
-        session = owner_of("branches", values)
+        session = session_of("branches", values)
         by_number = (
             "SELECT n FROM branches INDEXED BY branches_by_number WHERE session = ? AND number = ?"
         )
@@ -149,7 +149,7 @@ class Standing:
                 yield f"starts after message {fork_seq!r} but names no parent"
             return
         begin = self._first("SELECT fork_seq FROM branches WHERE n = ?", parent)
-        end = self._first(LAST_OF_BRANCH, parent)
+        end = self._first(LAST_SEQ_QUERY, parent)
         if not isinstance(parent, int) or parent >= n or not _within(begin, fork_seq, end):
             yield "starts at a message that its parent does not have"
         elif self._first(_TENANT_OF_BRANCH, parent) != self._first(_TENANT_OF_BRANCH, n):
@@ -157,13 +157,13 @@ class Standing:
 
     def _end(self, n: int, values: Values, *, stub: bool) -> Iterator[str]:
         end = values["last_seq"]
-        active = self._there("SELECT 1 FROM heads WHERE session = ? AND branch = ?",
+        active = self._exists("SELECT 1 FROM heads WHERE session = ? AND branch = ?",
                              values["session"], n)  # fmt: skip
         if active and end is not None:
             yield "is active, but its end is recorded"
         elif not active and end is None:
             yield "is not active, but its end is not recorded"
-        needed = self._first(NEEDED, n)
+        needed = self._first(NEEDED_SEQ_QUERY, n)
         if stub and end is not None and needed != (end,):
             yield "belongs to a purged session, but is not exactly as long as its forks need"
 

@@ -13,10 +13,10 @@ from typing import Final, TypeAlias, TypeVar, get_args
 import msgspec
 
 from holdfast import codec, ids
-from holdfast.draft_parts import Chunk, Opening
+from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged
-from holdfast.storage.sqlite.checksums import SEALED, covered, seal
-from holdfast.storage.sqlite.repair.row_scan import BadText, Owned, Table, Value, Values
+from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, covered_columns, row_checksum
+from holdfast.storage.sqlite.repair.row_scan import BadText, KeyedTable, SessionTable, Value, Values
 from holdfast.storage.sqlite.transaction import bind, bind_json, unbind_json
 from holdfast.values import (
     BranchReason,
@@ -32,18 +32,25 @@ from holdfast.values import (
 )
 
 T = TypeVar("T")
-Check: TypeAlias = Callable[[Value], bool]
-NOBODY: Final = Holder("?", 0, "", "", "")
-_MOST_MICROS: Final = 253_402_300_799_999_999  # The last microsecond of the year 9999.
-_WIDTHS: Final = (8, 16, 24, 32, 48, 64)  # SQLite stores an integer in one of these bit widths.
+Predicate: TypeAlias = Callable[[Value], bool]
+NO_HOLDER: Final = Holder("?", 0, "", "", "")
+_MAX_MICROS: Final = 253_402_300_799_999_999  # The last microsecond of the year 9999.
+_INTEGER_WIDTHS: Final = (
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+)  # SQLite stores an integer in one of these bit widths.
 _UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
-class Rule(msgspec.Struct, frozen=True):
+class ColumnRule(msgspec.Struct, frozen=True):
     """The test that a column's values must pass, and the default for one that does not."""
 
-    holds: Check
-    instead: Callable[[], Value] = lambda: None
+    holds: Predicate
+    default: Callable[[], Value] = lambda: None
 
 
 def text_of(value: Value) -> str | None:
@@ -76,18 +83,18 @@ def _is_number(value: Value) -> bool:
 
 
 def _is_time(value: Value) -> bool:
-    return isinstance(value, int) and -_MOST_MICROS // 5 <= value <= _MOST_MICROS
+    return isinstance(value, int) and -_MAX_MICROS // 5 <= value <= _MAX_MICROS
 
 
-def _one_of(*allowed: Value) -> Check:
+def _one_of(*allowed: Value) -> Predicate:
     return lambda value: value in allowed
 
 
-def _may_lack(check: Check) -> Check:
+def _optional(check: Predicate) -> Predicate:
     return lambda value: value is None or check(value)
 
 
-def _is_json(kind: type[T]) -> Check:
+def _is_json(kind: type[T]) -> Predicate:
     return lambda value: decoded(value, kind) is not None
 
 
@@ -102,40 +109,40 @@ def decoded(value: Value, kind: type[T]) -> T | None:
         return None
 
 
-_TEXT: Final = Rule(_may_lack(_is_text))
-_ANY_TEXT: Final = Rule(lambda value: value is None or text_of(value) is not None)
-_COUNT: Final = Rule(_is_count, lambda: 0)
-_NUMBER: Final = Rule(_is_number, lambda: 1)
-_SESSION: Final = Rule(_is_number, lambda: 0)  # No session has number 0.
-_MAYBE_NUMBER: Final = Rule(_may_lack(_is_number))
-_TIME: Final = Rule(_is_time, lambda: 0)
-_MAYBE_TIME: Final = Rule(_may_lack(_is_time))
-_FLAG: Final = Rule(_one_of(0, 1), lambda: 0)
-_SPENT: Final = dict.fromkeys(
+_TEXT: Final = ColumnRule(_optional(_is_text))
+_ANY_TEXT: Final = ColumnRule(lambda value: value is None or text_of(value) is not None)
+_COUNT: Final = ColumnRule(_is_count, lambda: 0)
+_NUMBER: Final = ColumnRule(_is_number, lambda: 1)
+_SESSION: Final = ColumnRule(_is_number, lambda: 0)  # No session has number 0.
+_MAYBE_NUMBER: Final = ColumnRule(_optional(_is_number))
+_TIME: Final = ColumnRule(_is_time, lambda: 0)
+_MAYBE_TIME: Final = ColumnRule(_optional(_is_time))
+_FLAG: Final = ColumnRule(_one_of(0, 1), lambda: 0)
+_USAGE_RULES: Final = dict.fromkeys(
     ("input", "output", "cache_read", "cache_write", "reasoning", "cost"), _COUNT
 )
 
-RULES: Final[dict[str, dict[str, Rule]]] = {
-    "tenants": {"n": _NUMBER, "name": Rule(_is_text, lambda: f"salvaged {ids.session_id()}")},
+RULES: Final[dict[str, dict[str, ColumnRule]]] = {
+    "tenants": {"n": _NUMBER, "name": ColumnRule(_is_text, lambda: f"salvaged {ids.session_id()}")},
     "sessions": {
         "n": _NUMBER,
         "tenant": _NUMBER,
-        "id": Rule(_is_text, ids.session_id),
+        "id": ColumnRule(_is_text, ids.session_id),
         "key": _TEXT,
         "scope": _TEXT,
         "agent": _TEXT,
         "title": _TEXT,
-        "title_by": Rule(_one_of(None, *get_args(TitleBy))),
+        "title_by": ColumnRule(_one_of(None, *get_args(TitleBy))),
         "model": _TEXT,
         "cwd": _TEXT,
         "created_at": _TIME,
         "pinned": _FLAG,
         "archived": _FLAG,
         "trashed_at": _MAYBE_TIME,
-        "goal": Rule(_may_lack(_is_json(Goal))),
-        "metadata": Rule(_is_json(dict), lambda: "{}"),
+        "goal": ColumnRule(_optional(_is_json(Goal))),
+        "metadata": ColumnRule(_is_json(dict), lambda: "{}"),
         "parent": _TEXT,
-        "relation": Rule(_one_of(None, *get_args(Relation))),
+        "relation": ColumnRule(_one_of(None, *get_args(Relation))),
         "purged_at": _MAYBE_TIME,
     },
     "heads": {
@@ -148,7 +155,7 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
         "open_turn": _MAYBE_NUMBER,
         "updated_at": _TIME,
         "activity": _COUNT,
-        **_SPENT,
+        **_USAGE_RULES,
         "preview": _ANY_TEXT,
         "preview_rank": _COUNT,
         "preview_seq": _COUNT,
@@ -161,33 +168,33 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
         "parent": _MAYBE_NUMBER,
         "fork_seq": _COUNT,
         "asked_seq": _COUNT,
-        "last_seq": Rule(_may_lack(_is_count)),
+        "last_seq": ColumnRule(_optional(_is_count)),
         "created_at": _TIME,
-        "reason": Rule(_one_of(*get_args(BranchReason)), lambda: "start"),
-        "token": Rule(lambda value: isinstance(value, str), ids.message_id),
+        "reason": ColumnRule(_one_of(*get_args(BranchReason)), lambda: "start"),
+        "token": ColumnRule(lambda value: isinstance(value, str), ids.message_id),
     },
     "turns": {
         "session": _SESSION,
         "number": _NUMBER,
-        "token": Rule(lambda value: isinstance(value, str), lambda: ""),
-        "state": Rule(_one_of(*get_args(TurnState)), lambda: "interrupted"),
+        "token": ColumnRule(lambda value: isinstance(value, str), lambda: ""),
+        "state": ColumnRule(_one_of(*get_args(TurnState)), lambda: "interrupted"),
         "run_id": _TEXT,
         "model": _TEXT,
-        "holder": Rule(_is_json(Holder), lambda: codec.to_json(NOBODY).decode()),
-        "lease_until": Rule(lambda value: isinstance(value, int), lambda: 0),
+        "holder": ColumnRule(_is_json(Holder), lambda: codec.to_json(NO_HOLDER).decode()),
+        "lease_until": ColumnRule(lambda value: isinstance(value, int), lambda: 0),
         "first_seq": _COUNT,
         "started_at": _TIME,
         "ended_at": _MAYBE_TIME,
-        **_SPENT,
+        **_USAGE_RULES,
         "error": _ANY_TEXT,
     },
     "tools": {
         "session": _SESSION,
         "turn": _NUMBER,
-        "call_id": Rule(lambda value: text_of(value) is not None, ids.message_id),
+        "call_id": ColumnRule(lambda value: text_of(value) is not None, ids.message_id),
         "position": _COUNT,
         "name": _ANY_TEXT,
-        "outcome": Rule(_one_of(*get_args(ToolOutcome)), lambda: "unknown"),
+        "outcome": ColumnRule(_one_of(*get_args(ToolOutcome)), lambda: "unknown"),
         "started_at": _MAYBE_TIME,
         "ended_at": _MAYBE_TIME,
     },
@@ -195,29 +202,29 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
         "session": _SESSION,
         "day": _COUNT,
         "model": _ANY_TEXT,
-        **_SPENT,
+        **_USAGE_RULES,
         "counted": _COUNT,
         "estimated": _COUNT,
     },
 }
 
 
-def faults(table: str, values: Values) -> list[str]:
+def invalid_columns(table: str, values: Values) -> list[str]:
     """Return the columns of a row whose values break their rule."""
     rules = RULES.get(table, {})
     return [name for name, rule in rules.items() if not rule.holds(values[name])]
 
 
-def _keyed(name: str, key: str) -> Table:
-    return Table(name, key, (*RULES[name], *_crc(name)))
+def _keyed(name: str, key: str) -> KeyedTable:
+    return KeyedTable(name, key, (*RULES[name], *_crc(name)))
 
 
-def _owned(name: str, *order: str) -> Owned:
-    return Owned(name, (*RULES[name], *_crc(name)), order)
+def _session_table(name: str, *order: str) -> SessionTable:
+    return SessionTable(name, (*RULES[name], *_crc(name)), order)
 
 
 def _crc(name: str) -> tuple[str, ...]:
-    return ("crc",) if name in SEALED else ()
+    return ("crc",) if name in CHECKSUMMED_TABLES else ()
 
 
 TENANTS: Final = _keyed("tenants", "n")
@@ -225,30 +232,41 @@ SESSIONS: Final = _keyed("sessions", "n")
 HEADS: Final = _keyed("heads", "session")
 BRANCHES: Final = _keyed("branches", "n")
 USAGE: Final = _keyed("usage", "rowid")
-MESSAGES: Final = Table("messages", "place", ("id", "turn", "crc", "body"), 1 << 32, dense=True)
-BLOBS: Final = Table("blobs", "n", ("n", "tenant", "sha256", "data"))
-QUEUE_BLOBS: Final = Table("queue_blobs", "rowid", ("session", "number", "sha256", "data"))
-QUARANTINE: Final = Table("quarantine", "n", ("n", "origin", "reason", "content", "crc"))
-TURNS: Final = _owned("turns", "number")
-TOOLS: Final = _owned("tools", "turn", "call_id")
-DRAFTS: Final = Owned("drafts", ("session", "turn", "number", "record", "crc"), ("turn", "number"))
-QUEUE: Final = Owned("queue", ("session", "number", "id", "created_at", "body", "crc"), ("number",))
-OWNED: Final = (TURNS, TOOLS, DRAFTS, QUEUE)
+MESSAGES: Final = KeyedTable(
+    "messages", "place", ("id", "turn", "crc", "body"), 1 << 32, dense=True
+)
+BLOBS: Final = KeyedTable("blobs", "n", ("n", "tenant", "sha256", "data"))
+QUEUE_BLOBS: Final = KeyedTable("queue_blobs", "rowid", ("session", "number", "sha256", "data"))
+QUARANTINE: Final = KeyedTable("quarantine", "n", ("n", "origin", "reason", "content", "crc"))
+TURNS: Final = _session_table("turns", "number")
+TOOLS: Final = _session_table("tools", "turn", "call_id")
+DRAFTS: Final = SessionTable(
+    "drafts", ("session", "turn", "number", "record", "crc"), ("turn", "number")
+)
+QUEUE: Final = SessionTable(
+    "queue", ("session", "number", "id", "created_at", "body", "crc"), ("number",)
+)
+SESSION_TABLES: Final = (TURNS, TOOLS, DRAFTS, QUEUE)
 _COVERED: Final = {
-    table.name: covered(table.name, table.columns)
-    for table in (SESSIONS, HEADS, BRANCHES, USAGE, QUARANTINE, *OWNED)
+    table.name: covered_columns(table.name, table.columns)
+    for table in (SESSIONS, HEADS, BRANCHES, USAGE, QUARANTINE, *SESSION_TABLES)
 }
 
 
-def fits(table: str, values: Values) -> bool:
+def matches_checksum(table: str, values: Values) -> bool:
     """True if a row matches its checksum, or its table has none."""
     if table not in _COVERED:
         return True
     cells = [values[name] for name in _COVERED[table]]
-    return not any(isinstance(cell, BadText) for cell in cells) and seal(cells) == values["crc"]
+    return (
+        not any(isinstance(cell, BadText) for cell in cells)
+        and row_checksum(cells) == values["crc"]
+    )
 
 
-def restored(table: str, values: Values, columns: Sequence[str] = ()) -> tuple[str, int] | None:
+def find_flipped_bit(
+    table: str, values: Values, columns: Sequence[str] = ()
+) -> tuple[str, int] | None:
     """Find a single flipped bit in a number of a row that does not match its checksum.
 
     Returns the column and its right value, with which the row matches; `None` if there is none.
@@ -257,21 +275,23 @@ def restored(table: str, values: Values, columns: Sequence[str] = ()) -> tuple[s
         value = values[column]
         if isinstance(value, int):
             for other in _one_bit_off(value):
-                if fits(table, {**values, column: other}):
+                if matches_checksum(table, {**values, column: other}):
                     return column, other
     return None
 
 
-def owner_of(table: str, values: Values) -> Value:
+def session_of(table: str, values: Values) -> Value:
     """Return the session that a row belongs to, even if one bit of its number was flipped."""
-    found = None if fits(table, values) else restored(table, values, ("session",))
+    found = (
+        None if matches_checksum(table, values) else find_flipped_bit(table, values, ("session",))
+    )
     return found[1] if found else values["session"]
 
 
 def _one_bit_off(number: int) -> set[int]:
     """Return all numbers that differ in one bit, for each width that may have been stored."""
     found: set[int] = set()
-    for width in _WIDTHS:
+    for width in _INTEGER_WIDTHS:
         if -(1 << width - 1) <= number < 1 << width - 1:
             low = number % (1 << width)
             found |= {_signed(low ^ (1 << bit), width) for bit in range(width)}
@@ -284,11 +304,11 @@ def _signed(low: int, width: int) -> int:
 
 def is_draft_record(values: Values) -> bool:
     """True if a record of a draft can be decoded."""
-    kind: type[Opening | Chunk] = Opening if values["number"] == 0 else Chunk
+    kind: type[DraftOpening | DraftChunk] = DraftOpening if values["number"] == 0 else DraftChunk
     return _is_number(values["turn"]) and decoded(values["record"], kind) is not None
 
 
-def is_queued(values: Values, blob: codec.GetBlob) -> bool:
+def is_queued_input(values: Values, blob: codec.BlobReader) -> bool:
     """True if queued input can be decoded."""
     body, name = bytes_of(values["body"]), text_of(values["id"])
     if body is None or not name or not _is_time(values["created_at"]):
@@ -300,7 +320,7 @@ def is_queued(values: Values, blob: codec.GetBlob) -> bool:
     return True
 
 
-def read_message(values: Values, blob: codec.GetBlob) -> tuple[Message, set[str]]:
+def read_message(values: Values, blob: codec.BlobReader) -> tuple[Message, set[str]]:
     """Return a message and the hashes of the blobs that it references.
 
     Raises `Damaged` if it does not match its checksum or cannot be decoded.
@@ -324,7 +344,7 @@ def read_message(values: Values, blob: codec.GetBlob) -> tuple[Message, set[str]
     return message, needed
 
 
-def as_written(values: Values) -> Values:
+def with_written_types(values: Values) -> Values:
     """Return a message's row with the types it was written with.
 
     The checksum covers bytes and `turn or 0`, so it does not reveal a changed type.

@@ -10,129 +10,129 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.storage.sqlite.repair.check_sessions import BLANK
-from holdfast.storage.sqlite.repair.copy_rows import Carrier
-from holdfast.storage.sqlite.repair.rebuild_sessions import Mender
+from holdfast.storage.sqlite.repair.check_sessions import STUB_VALUES
+from holdfast.storage.sqlite.repair.copy_rows import RowCopier
+from holdfast.storage.sqlite.repair.rebuild_sessions import SessionRebuilder
 from holdfast.storage.sqlite.repair.row_scan import UNREADABLE
 
-_FEW: Final = 1_000
-_FLOOR: Final = "activity of "
-_MOST_ACTIVITY: Final = 1 << 53
+_MAX_EMPTY_BRANCHES: Final = 1_000
+_FLOOR_PREFIX: Final = "activity of "
+_ACTIVITY_LIMIT: Final = 1 << 53
 
 
-class Settler:
+class Finalizer:
     """Repairs branch starts, stubs, branch numbers and the table `meta`."""
 
-    def __init__(self, copier: Carrier, rebuilder: Mender) -> None:
-        self._carrier = copier
-        self._mender = rebuilder
+    def __init__(self, copier: RowCopier, rebuilder: SessionRebuilder) -> None:
+        self._copier = copier
+        self._session_rebuilder = rebuilder
 
     def run(self) -> None:
         """Repair all of them."""
-        self._starts()
-        self._husks()
-        self._numbers()
-        self._floors()
+        self._repair_starts()
+        self._repair_stubs()
+        self._repair_branch_numbers()
+        self._copy_activity_floors()
 
-    def _starts(self) -> None:
+    def _repair_starts(self) -> None:
         """Make every branch start on the branch that has the message, not on a later one."""
         query = (
             "SELECT b.n, p.parent FROM branches b JOIN branches p ON p.n = b.parent "
             "WHERE b.fork_seq <= p.fork_seq"
         )
-        while found := self._carrier.all(query):
+        while found := self._copier.fetch_all(query):
             for n, parent in found:
-                self._carrier.execute("UPDATE branches SET parent = ? WHERE n = ?", parent, n)
+                self._copier.execute("UPDATE branches SET parent = ? WHERE n = ?", parent, n)
 
     # ------------------------------------------------------------------------------------ stubs
 
-    def _husks(self) -> None:
+    def _repair_stubs(self) -> None:
         query = "SELECT n FROM sessions WHERE purged_at IS NOT NULL"
-        for (session,) in self._carrier.all(query):
-            self._settle_husk(session)
+        for (session,) in self._copier.fetch_all(query):
+            self._repair_stub(session)
 
-    def _settle_husk(self, session: int) -> None:
+    def _repair_stub(self, session: int) -> None:
         query = (
             "SELECT count(*), count(*) FILTER (WHERE last_seq IS "
             "(SELECT max(fork_seq) FROM branches c WHERE c.parent = b.n)) "
             "FROM branches b WHERE session = ?"
         )
-        count, needed = self._carrier.first(query, session) or (0, 0)
+        count, needed = self._copier.fetch_first(query, session) or (0, 0)
         if not count:
             problem = "the session was purged, and no fork shares its messages any more"
-            self._carrier.tell(problem, session)
-            self._carrier.execute("DELETE FROM sessions WHERE n = ?", session)
+            self._copier.report(problem, session)
+            self._copier.execute("DELETE FROM sessions WHERE n = ?", session)
         elif count != needed:
-            self._revive(session)
+            self._restore_session(session)
         else:
-            self._blank(session)
+            self._clear_stub(session)
 
-    def _revive(self, session: int) -> None:
+    def _restore_session(self, session: int) -> None:
         """Turn a stub whose forks are lost into a session."""
         query = (
             "UPDATE sessions SET purged_at = NULL, title = 'salvaged: what lost forks shared', "
             "title_by = 'auto' WHERE n = ?"
         )
-        self._carrier.execute(query, session)
+        self._copier.execute(query, session)
         query = "SELECT n, number FROM branches WHERE session = ? ORDER BY number DESC"
-        newest = self._carrier.first(query, session) or (0, 0)
-        self._mender.new_head(session, newest)
+        newest = self._copier.fetch_first(query, session) or (0, 0)
+        self._session_rebuilder.new_head(session, newest)
         end = "SELECT last_seq FROM branches WHERE n = branch"
-        self._carrier.execute(f"UPDATE heads SET seq = ({end}) WHERE session = ?", session)  # noqa: S608
-        self._carrier.execute("UPDATE branches SET last_seq = NULL WHERE n = ?", newest[0])
+        self._copier.execute(f"UPDATE heads SET seq = ({end}) WHERE session = ?", session)  # noqa: S608
+        self._copier.execute("UPDATE branches SET last_seq = NULL WHERE n = ?", newest[0])
         problem = (
             "the session was purged except for messages shared with forks; the forks are damaged, "
             "so it is kept as a session"
         )
-        self._carrier.tell(problem, session)
+        self._copier.report(problem, session)
 
-    def _blank(self, session: int) -> None:
+    def _clear_stub(self, session: int) -> None:
         """Clear every column of a stub that forks do not need."""
-        names = ", ".join(BLANK)
-        found = self._carrier.first(f"SELECT {names} FROM sessions WHERE n = ?", session)  # noqa: S608
-        if found == tuple(BLANK.values()):
+        names = ", ".join(STUB_VALUES)
+        found = self._copier.fetch_first(f"SELECT {names} FROM sessions WHERE n = ?", session)  # noqa: S608
+        if found == tuple(STUB_VALUES.values()):
             return
-        blank = ", ".join(f"{name} = ?" for name in BLANK)
+        blank = ", ".join(f"{name} = ?" for name in STUB_VALUES)
         query = f"UPDATE sessions SET {blank} WHERE n = ?"  # noqa: S608
-        self._carrier.execute(query, *BLANK.values(), session)
-        self._carrier.tell("the session was purged, but some of its data was still there", session)
+        self._copier.execute(query, *STUB_VALUES.values(), session)
+        self._copier.report("the session was purged, but some of its data was still there", session)
 
     # ---------------------------------------------------------------------------------- numbers
 
-    def _numbers(self) -> None:
+    def _repair_branch_numbers(self) -> None:
         query = (
             "SELECT b.session, count(*), max(b.number) FROM branches b "
             "JOIN heads h ON h.session = b.session GROUP BY b.session HAVING count(*) < max(number)"
         )
-        for session, count, highest in self._carrier.all(query):
-            if highest - count > _FEW:
-                self._close_up(session)
+        for session, count, highest in self._copier.fetch_all(query):
+            if highest - count > _MAX_EMPTY_BRANCHES:
+                self._renumber_branches(session)
             else:
-                self._fill_up(session, highest)
+                self._insert_empty_branches(session, highest)
 
-    def _fill_up(self, session: int, highest: int) -> None:
+    def _insert_empty_branches(self, session: int, highest: int) -> None:
         """Insert an empty branch for each that is lost."""
         for number in range(1, highest):
             query = "SELECT n FROM branches WHERE session = ? AND number = ?"
-            if not self._carrier.number(query, session, number):
-                self._mender.new_branch(None, session, number)
-                self._carrier.tell(f"branch {number} is lost", session)
+            if not self._copier.fetch_int(query, session, number):
+                self._session_rebuilder.new_branch(None, session, number)
+                self._copier.report(f"branch {number} is lost", session)
 
-    def _close_up(self, session: int) -> None:
+    def _renumber_branches(self, session: int) -> None:
         """Renumber the branches: a damaged number was too high to fill all below it."""
         query = "SELECT n FROM branches WHERE session = ? ORDER BY number"
-        for number, (n,) in enumerate(self._carrier.all(query, session), 1):
-            self._carrier.execute("UPDATE branches SET number = ? WHERE n = ?", number, n)
+        for number, (n,) in enumerate(self._copier.fetch_all(query, session), 1):
+            self._copier.execute("UPDATE branches SET number = ? WHERE n = ?", number, n)
         query = (
             "UPDATE heads SET branch_no = (SELECT number FROM branches WHERE n = branch) "
             "WHERE session = ?"
         )
-        self._carrier.execute(query, session)
-        self._carrier.tell("the session's branches are renumbered", session)
+        self._copier.execute(query, session)
+        self._copier.report("the session's branches are renumbered", session)
 
     # ------------------------------------------------------------------------------------- meta
 
-    def _floors(self) -> None:
+    def _copy_activity_floors(self) -> None:
         """Copy the activity floors: the numbers used up by purged sessions, which stay unused.
 
         The index has every value a second time, so both are read.
@@ -141,17 +141,17 @@ class Settler:
         found: list[Any] = []
         for source in (query, f"{query} INDEXED BY meta_by_value"):
             try:
-                found += self._carrier.source.execute(source).fetchall()
+                found += self._copier.source.execute(source).fetchall()
             except (*UNREADABLE, UnicodeDecodeError) as error:
-                self._carrier.tell(f"the table meta cannot be read: {error}")
+                self._copier.report(f"the table meta cannot be read: {error}")
         floors: dict[str, int] = {}
         for data, value in found:
             name = data.decode("utf-8", "replace") if isinstance(data, bytes) else ""
-            if not name.startswith(_FLOOR):
+            if not name.startswith(_FLOOR_PREFIX):
                 continue
-            if isinstance(value, int) and 0 <= value < _MOST_ACTIVITY:
+            if isinstance(value, int) and 0 <= value < _ACTIVITY_LIMIT:
                 floors[name] = max(value, floors.get(name, 0))
             else:
-                self._carrier.tell(f"the value of {name!r} in meta is not a valid number")
+                self._copier.report(f"the value of {name!r} in meta is not a valid number")
         for name, value in floors.items():
-            self._carrier.insert("meta", {"name": name, "value": value})
+            self._copier.insert("meta", {"name": name, "value": value})

@@ -23,13 +23,13 @@ import apsw
 import msgspec
 
 from holdfast.storage.sqlite import location
-from holdfast.storage.sqlite.connection import check_engine
+from holdfast.storage.sqlite.connection import check_sqlite_version
 
 LAST_KEY: Final = 2**63 - 1
 _FIRST_KEY: Final = -(2**63)
-_ONE_BY_ONE: Final = 256
-_GROWTH: Final = 8
-_BUSY_MILLISECONDS: Final = 10_000
+_LINEAR_PROBES: Final = 256
+_STEP_DIVISOR: Final = 8
+_BUSY_TIMEOUT_MS: Final = 10_000
 
 # SQLite's errors for data that it cannot read; errors from locks and interrupts are not included.
 UNREADABLE: Final = (
@@ -51,10 +51,10 @@ class BadText(bytes):
 
 Value: TypeAlias = str | bytes | int | float | None
 Values: TypeAlias = dict[str, Value]
-Landmark: TypeAlias = Callable[[int], int]
+NextKey: TypeAlias = Callable[[int], int]
 
 
-class Table(msgspec.Struct, frozen=True):
+class KeyedTable(msgspec.Struct, frozen=True):
     """A table with an integer key: its columns, its smallest key, and whether keys have no gaps."""
 
     name: str
@@ -69,17 +69,17 @@ class Row(msgspec.Struct, frozen=True):
 
     key: int
     values: Values
-    filed_as: int | None = None
+    stored_key: int | None = None
 
 
-class Stray(msgspec.Struct, frozen=True):
+class MisfiledRow(msgspec.Struct, frozen=True):
     """A row with a wrong key."""
 
     key: int
     values: Values
 
 
-class Hole(msgspec.Struct, frozen=True):
+class UnreadableRange(msgspec.Struct, frozen=True):
     """Keys, from first to last, that cannot be read, and SQLite's error."""
 
     first: int
@@ -87,7 +87,7 @@ class Hole(msgspec.Struct, frozen=True):
     why: str
 
 
-Item: TypeAlias = Row | Stray | Hole
+Item: TypeAlias = Row | MisfiledRow | UnreadableRange
 
 
 def open_damaged(path: Path) -> apsw.Connection:
@@ -95,13 +95,13 @@ def open_damaged(path: Path) -> apsw.Connection:
 
     `writable_schema` makes SQLite skip a bad header or schema entry instead of refusing the file.
     """
-    check_engine(apsw.sqlite_lib_version())
+    check_sqlite_version(apsw.sqlite_lib_version())
     try:
         return _open(str(path), 0)
     except (apsw.CantOpenError, apsw.ReadOnlyError):
         # On read-only storage SQLite cannot create the shared memory that a log needs. Without a
         # log none is needed.
-        if not path.exists() or location.log_size(path):
+        if not path.exists() or location.wal_size(path):
             raise
         return _open(f"file:{quote(str(path))}?immutable=1", apsw.SQLITE_OPEN_URI)
 
@@ -116,7 +116,7 @@ def _open(name: str, flags: int) -> apsw.Connection:
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
         connection.config(apsw.SQLITE_DBCONFIG_WRITABLE_SCHEMA, 1)
-        connection.set_busy_timeout(_BUSY_MILLISECONDS)
+        connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except (apsw.CantOpenError, apsw.ReadOnlyError):
         connection.close(force=True)
@@ -129,8 +129,8 @@ def _open(name: str, flags: int) -> apsw.Connection:
 # ----------------------------------------------------------------------------------- by a key
 
 
-def rows(
-    connection: apsw.Connection, table: Table, landmark: Landmark = lambda _: LAST_KEY
+def scan_rows(
+    connection: apsw.Connection, table: KeyedTable, landmark: NextKey = lambda _: LAST_KEY
 ) -> Iterator[Item]:
     """Yield a table's rows by key, with misfiled rows and unreadable ranges in their positions.
 
@@ -149,34 +149,36 @@ def rows(
                 behind.append(item)
             continue
         if held is not None:
-            yield from _between(last, loose, held, dense=table.dense)
+            yield from _resolve_misfiled(last, loose, held, dense=table.dense)
             yield held
             last, held, loose, behind = held.key, None, behind, []
-        if isinstance(item, Hole):
-            yield from _between(last, loose, None, dense=False)
+        if isinstance(item, UnreadableRange):
+            yield from _resolve_misfiled(last, loose, None, dense=False)
             loose = []
             yield item
         else:
             held = item
-    yield from _between(last, loose, held, dense=table.dense)
+    yield from _resolve_misfiled(last, loose, held, dense=table.dense)
     if held is not None:
         yield held
-        yield from _between(held.key, behind, None, dense=False)
+        yield from _resolve_misfiled(held.key, behind, None, dense=False)
 
 
-def _between(
+def _resolve_misfiled(
     last: int | None, loose: list[Row], following: Row | None, *, dense: bool
-) -> Iterator[Row | Stray]:
+) -> Iterator[Row | MisfiledRow]:
     """Yield rows with wrong keys; a single one beside a gap of one key gets that key."""
     gap = dense and last is not None and following is not None and following.key == last + 2
     for row in loose:
         if gap and last is not None and len(loose) == 1:
             yield Row(last + 1, row.values, row.key)
         else:
-            yield Stray(row.key, row.values)
+            yield MisfiledRow(row.key, row.values)
 
 
-def _runs(connection: apsw.Connection, table: Table, landmark: Landmark) -> Iterator[Row | Hole]:
+def _runs(
+    connection: apsw.Connection, table: KeyedTable, landmark: NextKey
+) -> Iterator[Row | UnreadableRange]:
     """Yield the rows in file order, continuing after every error."""
     query, names = _select(table), table.columns
     start, last = _FIRST_KEY, _FIRST_KEY
@@ -194,23 +196,25 @@ def _runs(connection: apsw.Connection, table: Table, landmark: Landmark) -> Iter
         first = max(table.first, start, last + 1 if last > _FIRST_KEY else _FIRST_KEY)
         if first > LAST_KEY:
             return
-        reached = _behind(connection, query, first, landmark) if broken else first
+        reached = _first_readable_key(connection, query, first, landmark) if broken else first
         if reached > first:
-            yield Hole(first, reached - 1, why)
+            yield UnreadableRange(first, reached - 1, why)
         elif first == start:  # No progress and no range: skip one key to avoid looping.
-            yield Hole(first, first, why)
+            yield UnreadableRange(first, first, why)
             reached = first + 1
         start = reached
 
 
-def _behind(connection: apsw.Connection, query: str, first: int, landmark: Landmark) -> int:
+def _first_readable_key(
+    connection: apsw.Connection, query: str, first: int, landmark: NextKey
+) -> int:
     """Return the first readable key from `first` on; `LAST_KEY + 1` if there is none."""
     low, probe = first - 1, first
     while not _reachable(connection, query, probe):
         if probe == LAST_KEY:
             return LAST_KEY + 1
         low, away = probe, probe - first
-        step = 1 if away < _ONE_BY_ONE else away // _GROWTH
+        step = 1 if away < _LINEAR_PROBES else away // _STEP_DIVISOR
         probe = min(probe + step, landmark(probe), LAST_KEY)
     while probe - low > 1:
         middle = (low + probe) // 2
@@ -229,14 +233,14 @@ def _reachable(connection: apsw.Connection, query: str, key: int) -> bool:
     return True
 
 
-def _select(table: Table) -> str:
+def _select(table: KeyedTable) -> str:
     return (
-        f"SELECT {table.key}, {_cells(table.columns)} FROM {table.name} NOT INDEXED "  # noqa: S608
+        f"SELECT {table.key}, {_typed_columns(table.columns)} FROM {table.name} NOT INDEXED "  # noqa: S608
         f"WHERE {table.key} >= ? ORDER BY {table.key}"
     )
 
 
-def _cells(columns: Iterable[str]) -> str:
+def _typed_columns(columns: Iterable[str]) -> str:
     """Return SQL that selects values with their types, and text as undecoded bytes."""
     return ", ".join(
         f"typeof({name}), iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})"
@@ -261,7 +265,7 @@ def _value(kind: Value, raw: Value) -> Value:
 # ------------------------------------------------------------------------------- by a session
 
 
-class Owned(msgspec.Struct, frozen=True):
+class SessionTable(msgspec.Struct, frozen=True):
     """A table whose key begins with the session: its columns, and the rest of its key."""
 
     name: str
@@ -269,16 +273,16 @@ class Owned(msgspec.Struct, frozen=True):
     order: tuple[str, ...]
 
 
-class Gap(msgspec.Struct, frozen=True):
+class UnreadableRows(msgspec.Struct, frozen=True):
     """Marks that some rows, of this session if it is known, cannot be read."""
 
     session: int | None
     why: str
 
 
-def owned_rows(
-    connection: apsw.Connection, table: Owned, known: Iterable[int]
-) -> Iterator[Values | Gap]:
+def scan_session_rows(
+    connection: apsw.Connection, table: SessionTable, known: Iterable[int]
+) -> Iterator[Values | UnreadableRows]:
     """Yield a table's rows in file order, so that no wrong key hides another row.
 
     After an error the rest is read by session: first those found in the table, then those `known`.
@@ -287,7 +291,7 @@ def owned_rows(
     passed: set[Value] = set()
     yielded: set[tuple[Value, ...]] = set()  # Keys of the current session's rows.
     try:
-        for cells in connection.execute(_whole(table)):
+        for cells in connection.execute(_select_all(table)):
             values = _values(table.columns, list(cells))
             if values["session"] != current:
                 passed.add(current)
@@ -297,7 +301,7 @@ def owned_rows(
     except apsw.AbortError:
         pass  # An error in another statement aborted this one.
     except UNREADABLE as error:
-        yield Gap(None, str(error))
+        yield UnreadableRows(None, str(error))
     else:
         return
     for session in chain(_sessions_in(connection, table), known):
@@ -305,33 +309,33 @@ def owned_rows(
             passed.add(session)
             found, why = _rows_of(connection, table, session)
             if why is not None:
-                yield Gap(session, why)
+                yield UnreadableRows(session, why)
             repeated = yielded if session == current else ()
             yield from (values for values in found if _order_of(table, values) not in repeated)
 
 
-def _whole(table: Owned) -> str:
-    return f"SELECT {_cells(table.columns)} FROM {table.name} NOT INDEXED"  # noqa: S608
+def _select_all(table: SessionTable) -> str:
+    return f"SELECT {_typed_columns(table.columns)} FROM {table.name} NOT INDEXED"  # noqa: S608
 
 
 def _rows_of(
-    connection: apsw.Connection, table: Owned, session: int
+    connection: apsw.Connection, table: SessionTable, session: int
 ) -> tuple[list[Values], str | None]:
     """Return a session's rows, read from both ends, and SQLite's error if there was one."""
-    found, why = _one_way(connection, table, session, "ASC")
+    found, why = _read_in_order(connection, table, session, "ASC")
     if why is None:
         return found, None
-    others, _ = _one_way(connection, table, session, "DESC")
+    others, _ = _read_in_order(connection, table, session, "DESC")
     known = {_order_of(table, row) for row in found}
     found += [row for row in reversed(others) if _order_of(table, row) not in known]
     return found, why
 
 
-def _one_way(
-    connection: apsw.Connection, table: Owned, session: int, direction: str
+def _read_in_order(
+    connection: apsw.Connection, table: SessionTable, session: int, direction: str
 ) -> tuple[list[Values], str | None]:
     order = ", ".join(f"{name} {direction}" for name in table.order)
-    query = f"{_whole(table)} WHERE session = ? ORDER BY {order}"
+    query = f"{_select_all(table)} WHERE session = ? ORDER BY {order}"
     found: list[Values] = []
     try:
         for cells in connection.execute(query, (session,)):
@@ -341,11 +345,11 @@ def _one_way(
     return found, None
 
 
-def _order_of(table: Owned, row: Values) -> tuple[Value, ...]:
+def _order_of(table: SessionTable, row: Values) -> tuple[Value, ...]:
     return tuple(row[name] for name in table.order)
 
 
-def _sessions_in(connection: apsw.Connection, table: Owned) -> Iterator[int]:
+def _sessions_in(connection: apsw.Connection, table: SessionTable) -> Iterator[int]:
     """Yield the sessions that have rows in a table, as far as it can be read."""
     query = (
         f"SELECT min(session) FROM {table.name} NOT INDEXED "  # noqa: S608

@@ -23,18 +23,18 @@ import apsw
 from holdfast import codec
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
 from holdfast.storage.sqlite import location
-from holdfast.storage.sqlite.connection import adopt, connect, translate
+from holdfast.storage.sqlite.connection import connect, enable_checkpoint_on_close, translate
 from holdfast.storage.sqlite.repair.column_rules import BLOBS, QUARANTINE, TENANTS, text_of
-from holdfast.storage.sqlite.repair.copy_rows import Carrier
-from holdfast.storage.sqlite.repair.finalize import Settler
-from holdfast.storage.sqlite.repair.rebuild_messages import Refiller
-from holdfast.storage.sqlite.repair.rebuild_sessions import Mender
-from holdfast.storage.sqlite.repair.rebuild_turns import Belongings
+from holdfast.storage.sqlite.repair.copy_rows import RowCopier
+from holdfast.storage.sqlite.repair.finalize import Finalizer
+from holdfast.storage.sqlite.repair.rebuild_messages import MessageRebuilder
+from holdfast.storage.sqlite.repair.rebuild_sessions import SessionRebuilder
+from holdfast.storage.sqlite.repair.rebuild_turns import TurnRebuilder
 from holdfast.storage.sqlite.repair.row_scan import UNREADABLE, Values, open_damaged
 from holdfast.storage.sqlite.repair.verify import structure, verify
 from holdfast.values import SalvageReport
 
-_SAFE: Final = "The damaged file was not changed."
+_SOURCE_UNCHANGED: Final = "The damaged file was not changed."
 
 
 def salvage(source: Path, target: Path, create: Callable[[Path], None]) -> SalvageReport:
@@ -48,10 +48,13 @@ def salvage(source: Path, target: Path, create: Callable[[Path], None]) -> Salva
         try:
             return _fill(damaged, target)
         except BaseException as error:
-            for leftover in (target, *(location.companion(target, s) for s in location.COMPANIONS)):
+            for leftover in (
+                target,
+                *(location.companion(target, s) for s in location.COMPANION_SUFFIXES),
+            ):
                 leftover.unlink(missing_ok=True)
             if isinstance(error, apsw.Error):
-                raise translate(error, f"nothing was salvaged. {_SAFE}") from error
+                raise translate(error, f"nothing was salvaged. {_SOURCE_UNCHANGED}") from error
             raise
     finally:
         damaged.close(force=True)
@@ -74,7 +77,7 @@ def _refuse_unreadable(damaged: apsw.Connection, source: Path) -> None:
     except UNREADABLE as error:
         raise Damaged(
             f"the header of {source} cannot be read ({error}), so nothing in it can be found. "
-            f"Restore a backup. {_SAFE}"
+            f"Restore a backup. {_SOURCE_UNCHANGED}"
         ) from error
 
 
@@ -82,56 +85,58 @@ def _fill(damaged: apsw.Connection, target: Path) -> SalvageReport:
     connection = connect(target, readonly=False, durability="power", busy=10.0)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        report = _carry(damaged, connection)
+        report = _run_stages(damaged, connection)
         connection.execute("COMMIT")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        adopt(connection)
+        enable_checkpoint_on_close(connection)
     finally:
         connection.close(force=True)
     location.sync_directory(target.parent)
     return report
 
 
-def _carry(source: apsw.Connection, target: apsw.Connection) -> SalvageReport:
+def _run_stages(source: apsw.Connection, target: apsw.Connection) -> SalvageReport:
     found = structure(source)
-    copier = Carrier(source, target)
-    sessions = Mender(copier)
-    messages, turns = Refiller(copier, sessions), Belongings(copier)
-    copier.each(QUARANTINE, lambda values: _old_quarantine(copier, values))
-    copier.each(TENANTS, lambda values: copier.carry("tenants", copier.mended("tenants", values)))
-    copier.each(BLOBS, lambda values: _blob(copier, values))
+    copier = RowCopier(source, target)
+    sessions = SessionRebuilder(copier)
+    messages, turns = MessageRebuilder(copier, sessions), TurnRebuilder(copier)
+    copier.for_each_row(QUARANTINE, lambda values: _old_quarantine(copier, values))
+    copier.for_each_row(
+        TENANTS, lambda values: copier.copy("tenants", copier.repaired_row("tenants", values))
+    )
+    copier.for_each_row(BLOBS, lambda values: _blob(copier, values))
     sessions.run()
     messages.run()
-    Settler(copier, sessions).run()
+    Finalizer(copier, sessions).run()
     turns.run()
-    copier.seal_all()
-    found += copier.told()
+    copier.write_checksums()
+    found += copier.damage()
     found += verify(target)  # Empty, unless the damage is of a kind that no stage repairs.
     return SalvageReport(
-        sessions=copier.number("SELECT count(*) FROM heads"),
+        sessions=copier.fetch_int("SELECT count(*) FROM heads"),
         messages=messages.messages,
         turns=turns.turns,
-        blobs=copier.number("SELECT count(*) FROM blobs"),
+        blobs=copier.fetch_int("SELECT count(*) FROM blobs"),
         quarantined=copier.quarantined,
         damage=tuple(found),
     )
 
 
-def _old_quarantine(copier: Carrier, values: Values) -> None:
+def _old_quarantine(copier: RowCopier, values: Values) -> None:
     """Copy a row that an earlier salvage quarantined, under its number if it is free.
 
     Placeholder messages may name that number.
     """
-    row = dict(copier.mended("quarantine", values))
+    row = dict(copier.repaired_row("quarantine", values))
     row |= {name: text_of(row[name]) or "?" for name in ("origin", "reason")}
     if not copier.insert("quarantine", row):
         copier.insert("quarantine", {**row, "n": None})
 
 
-def _blob(copier: Carrier, values: Values) -> None:
+def _blob(copier: RowCopier, values: Values) -> None:
     data = values["data"]
-    if not isinstance(data, bytes) or codec.digest(data) != values["sha256"]:
-        copier.keep_aside("blobs", "does not fit its hash", data)
-        copier.tell(f"the data of blob {values['sha256']!r} does not fit its hash")
+    if not isinstance(data, bytes) or codec.sha256_hex(data) != values["sha256"]:
+        copier.quarantine("blobs", "does not fit its hash", data)
+        copier.report(f"the data of blob {values['sha256']!r} does not fit its hash")
     else:
-        copier.carry("blobs", values)
+        copier.copy("blobs", values)

@@ -22,61 +22,61 @@ from holdfast import codec
 from holdfast.errors import Damaged
 from holdfast.storage.sqlite.connection import APPLICATION_ID
 from holdfast.storage.sqlite.repair.check_history import (
-    LAST_OF_BRANCH,
+    LAST_SEQ_QUERY,
     SEQ_BITS,
     SEQ_MASK,
-    Branch,
-    Finding,
-    Found,
-    Longer,
-    Misplaced,
-    Missing,
-    capacity,
-    next_try,
+    BeyondHead,
+    BranchExtent,
+    HistoryFinding,
+    MisplacedMessage,
+    MissingMessages,
+    PresentMessage,
+    max_messages,
+    next_probe_key,
     walk,
 )
-from holdfast.storage.sqlite.repair.check_sessions import IS_PURGED, Standing
+from holdfast.storage.sqlite.repair.check_sessions import IS_PURGED, SessionChecker
 from holdfast.storage.sqlite.repair.column_rules import (
     BLOBS,
     BRANCHES,
     DRAFTS,
     HEADS,
     MESSAGES,
-    OWNED,
     QUARANTINE,
     QUEUE,
     QUEUE_BLOBS,
+    SESSION_TABLES,
     SESSIONS,
     TENANTS,
     TURNS,
     USAGE,
-    as_written,
-    faults,
-    fits,
+    invalid_columns,
     is_draft_record,
-    is_queued,
-    owner_of,
+    is_queued_input,
+    matches_checksum,
     read_message,
+    session_of,
+    with_written_types,
 )
 from holdfast.storage.sqlite.repair.row_scan import (
     LAST_KEY,
     UNREADABLE,
-    Gap,
-    Hole,
-    Owned,
+    KeyedTable,
+    MisfiledRow,
     Row,
-    Stray,
-    Table,
+    SessionTable,
+    UnreadableRange,
+    UnreadableRows,
     Value,
     Values,
     open_damaged,
-    owned_rows,
-    rows,
+    scan_rows,
+    scan_session_rows,
 )
 from holdfast.values import Damage
 
-MOST_LINES: Final = 100
-_MOST_USES: Final = 1000
+MAX_STRUCTURE_LINES: Final = 100
+_MAX_BLOB_USES: Final = 1000
 
 
 def verify_file(path: Path, tenants: Collection[int] | None = None) -> list[Damage]:
@@ -113,11 +113,11 @@ def structure(connection: apsw.Connection) -> list[Damage]:
     """Return the damage that SQLite finds in pages, trees and indexes."""
     lines: list[str] = []
     try:
-        for (text,) in connection.execute(f"PRAGMA integrity_check({MOST_LINES})"):
+        for (text,) in connection.execute(f"PRAGMA integrity_check({MAX_STRUCTURE_LINES})"):
             lines += str(text).splitlines()
     except (*UNREADABLE, UnicodeDecodeError) as error:
         lines.append(str(error))
-    found = [line for line in lines[:MOST_LINES] if line != "ok"]
+    found = [line for line in lines[:MAX_STRUCTURE_LINES] if line != "ok"]
     try:
         if connection.execute("PRAGMA application_id").get != APPLICATION_ID:
             found.append("the header does not identify the file as a Holdfast store")
@@ -131,22 +131,24 @@ class _Verifier:
         self._connection = connection
         self._tenants = tenants
         self._found: list[Damage] = []
-        self._standing = Standing(self._first, self._report)
+        self._session_checker = SessionChecker(self._first, self._report)
         self._noted_next = 0
 
     def run(self) -> list[Damage]:
         self._found += structure(self._connection)
-        self._kept(TENANTS, lambda _, values: self._tenant(values))
-        self._kept(SESSIONS, self._session)
-        self._kept(HEADS, self._head)
-        self._kept(BRANCHES, self._branch)
-        self._kept(USAGE, lambda _, values: self._usage(values))
-        self._kept(BLOBS, self._blob)
-        self._kept(QUEUE_BLOBS, lambda _, values: self._queue_blob(values))
-        self._kept(QUARANTINE, lambda _, values: self._row("quarantine", values, "a row"))
+        self._check_table(TENANTS, lambda _, values: self._tenant(values))
+        self._check_table(SESSIONS, self._session)
+        self._check_table(HEADS, self._head)
+        self._check_table(BRANCHES, self._branch)
+        self._check_table(USAGE, lambda _, values: self._usage(values))
+        self._check_table(BLOBS, self._blob)
+        self._check_table(QUEUE_BLOBS, lambda _, values: self._queue_blob(values))
+        self._check_table(
+            QUARANTINE, lambda _, values: self._check_row("quarantine", values, "a row")
+        )
         self._messages()
         self._owned()
-        self._uses()
+        self._check_blob_uses()
         self._meta()
         return self._found
 
@@ -154,11 +156,11 @@ class _Verifier:
 
     def _report(self, what: str, session: Value = None, seq: int | None = None) -> None:
         """Record damage, with the session's id if its number is known."""
-        name, tenant = self._who(session)
+        name, tenant = self._identify(session)
         if self._tenants is None or tenant is None or tenant in self._tenants:
             self._found.append(Damage(what=what, session_id=name, seq=seq))
 
-    def _who(self, session: Value) -> tuple[str | None, int | None]:
+    def _identify(self, session: Value) -> tuple[str | None, int | None]:
         if session is None:
             return None, None
         row = self._first("SELECT CAST(id AS BLOB), tenant FROM sessions WHERE n = ?", session)
@@ -175,39 +177,39 @@ class _Verifier:
             return None
         return found
 
-    def _there(self, query: str, *values: Value) -> bool:
+    def _exists(self, query: str, *values: Value) -> bool:
         return self._first(query, *values) is not None
 
     # -------------------------------------------------------------------------------- tables
 
-    def _kept(self, table: Table, check: Callable[[int, Values], None]) -> None:
-        for item in rows(self._connection, table):
+    def _check_table(self, table: KeyedTable, check: Callable[[int, Values], None]) -> None:
+        for item in scan_rows(self._connection, table):
             if isinstance(item, Row):
                 check(item.key, item.values)
-            elif isinstance(item, Stray):
+            elif isinstance(item, MisfiledRow):
                 self._report(f"a row of {table.name} is stored under a wrong number, {item.key}")
             else:
-                self._report(f"{_what(table.name, item)} cannot be read: {item.why}")
+                self._report(f"{_describe_range(table.name, item)} cannot be read: {item.why}")
 
-    def _row(self, table: str, values: Values, label: str, session: Value = None) -> None:
+    def _check_row(self, table: str, values: Values, label: str, session: Value = None) -> None:
         """Report a row's invalid values; if all are valid, a mismatch with its checksum."""
-        invalid = faults(table, values)
+        invalid = invalid_columns(table, values)
         for column in invalid:
             self._report(f"{column} of {label} of {table} cannot be read", session)
-        if not invalid and not fits(table, values):
+        if not invalid and not matches_checksum(table, values):
             self._report(f"{label} of {table} does not fit its checksum", session)
 
     def _tenant(self, values: Values) -> None:
-        if faults("tenants", values):
+        if invalid_columns("tenants", values):
             self._report("the name of a tenant cannot be read")
 
     def _session(self, n: int, values: Values) -> None:
-        self._row("sessions", values, "the row", n)
-        self._standing.session(n, values)
+        self._check_row("sessions", values, "the row", n)
+        self._session_checker.session(n, values)
 
     def _head(self, n: int, values: Values) -> None:
-        self._row("heads", values, "the row", owner_of("heads", values))
-        self._standing.head(n, values)
+        self._check_row("heads", values, "the row", session_of("heads", values))
+        self._session_checker.head(n, values)
         queued = self._first("SELECT count(*) FROM queue WHERE session = ?", n)
         if queued is not None and queued[0] != values["queued"]:
             counted = values["queued"]
@@ -226,26 +228,26 @@ class _Verifier:
             self._report(f"the session's open turn {values['open_turn']!r} is missing", n)
 
     def _branch(self, n: int, values: Values) -> None:
-        self._row("branches", values, f"row {n}", owner_of("branches", values))
-        self._standing.branch(n, values)
+        self._check_row("branches", values, f"row {n}", session_of("branches", values))
+        self._session_checker.branch(n, values)
 
     def _blob(self, n: int, values: Values) -> None:
         data, name = values["data"], values["sha256"]
-        if not isinstance(data, bytes) or codec.digest(data) != name:
+        if not isinstance(data, bytes) or codec.sha256_hex(data) != name:
             self._report(f"the data of blob {n} does not fit its hash")
 
     def _queue_blob(self, values: Values) -> None:
         data, session = values["data"], values["session"]
-        if not isinstance(data, bytes) or codec.digest(data) != values["sha256"]:
+        if not isinstance(data, bytes) or codec.sha256_hex(data) != values["sha256"]:
             self._report("a file attached to queued input does not fit its hash", session)
-        self._belongs("a file attached to queued input belongs", session)
+        self._check_session("a file attached to queued input belongs", session)
 
     def _usage(self, values: Values) -> None:
-        session = owner_of("usage", values)
-        self._row("usage", values, "a row", session)
-        self._belongs("a row of usage belongs", session)
+        session = session_of("usage", values)
+        self._check_row("usage", values, "a row", session)
+        self._check_session("a row of usage belongs", session)
 
-    def _belongs(self, what: str, session: Value) -> None:
+    def _check_session(self, what: str, session: Value) -> None:
         """Check that the session which a row belongs to exists and was not purged."""
         purged = self._first(IS_PURGED, session)
         if purged is None:
@@ -253,14 +255,14 @@ class _Verifier:
         elif purged != (0,):
             self._report(f"{what} to a session that was purged", session)
 
-    def _uses(self) -> None:
+    def _check_blob_uses(self) -> None:
         query = "SELECT place, blob FROM blob_uses u WHERE NOT EXISTS (SELECT 1 FROM {}) LIMIT {}"
         for target, problem in (
             ("blobs WHERE n = u.blob", "a message references blob {!r}, which is missing"),
             ("messages WHERE place = u.place", "blob {!r} is referenced by a missing message"),
         ):
             try:
-                found = self._connection.execute(query.format(target, _MOST_USES)).fetchall()
+                found = self._connection.execute(query.format(target, _MAX_BLOB_USES)).fetchall()
             except (*UNREADABLE, UnicodeDecodeError) as error:
                 self._report(f"the table blob_uses cannot be read: {error}")
                 return
@@ -290,42 +292,42 @@ class _Verifier:
     # ------------------------------------------------------------------ turns, drafts, queues
 
     def _owned(self) -> None:
-        for table in OWNED:
+        for table in SESSION_TABLES:
             last: Value = None
-            for item in owned_rows(self._connection, table, self._session_numbers()):
-                if isinstance(item, Gap):
+            for item in scan_session_rows(self._connection, table, self._session_numbers()):
+                if isinstance(item, UnreadableRows):
                     problem = f"some rows of {table.name} cannot be read: {item.why}"
                     self._report(problem, item.session)
                     continue
-                session = owner_of(table.name, item)
+                session = session_of(table.name, item)
                 if session != last:
-                    self._belongs(f"a row of {table.name} belongs", session)
+                    self._check_session(f"a row of {table.name} belongs", session)
                 last = session
                 self._owned_values(table, session, item)
 
     def _session_numbers(self) -> Iterator[int]:
-        for item in rows(self._connection, SESSIONS):
+        for item in scan_rows(self._connection, SESSIONS):
             if isinstance(item, Row):
                 yield item.key
 
-    def _owned_values(self, table: Owned, session: Value, values: Values) -> None:
+    def _owned_values(self, table: SessionTable, session: Value, values: Values) -> None:
         if table is DRAFTS and not is_draft_record(values):
             self._report("a record of a draft cannot be read", session)
-        elif table is QUEUE and not is_queued(values, self._queue_getter(session, values)):
+        elif table is QUEUE and not is_queued_input(values, self._queue_getter(session, values)):
             self._report("queued input cannot be read", session)
         else:
-            self._row(table.name, values, "a row", session)
+            self._check_row(table.name, values, "a row", session)
         if table is TURNS and values["state"] == "open":
-            self._is_the_open_one(session, values["number"])
+            self._check_open_turn(session, values["number"])
 
-    def _is_the_open_one(self, session: Value, number: Value) -> None:
+    def _check_open_turn(self, session: Value, number: Value) -> None:
         head = self._first("SELECT open_turn FROM heads WHERE session = ?", session)
         if head is not None and head[0] != number:
             self._report(f"turn {number!r} is open, but the head does not name it", session)
 
-    def _queue_getter(self, session: Value, values: Values) -> codec.GetBlob:
+    def _queue_getter(self, session: Value, values: Values) -> codec.BlobReader:
         own = "SELECT data FROM queue_blobs WHERE session = ? AND number = ? AND sha256 = ?"
-        stored = self._getter(self._who(session)[1])
+        stored = self._getter(self._identify(session)[1])
 
         def fetch(sha256: str) -> bytes | None:
             row = self._first(own, session, values["number"], sha256)
@@ -334,7 +336,7 @@ class _Verifier:
 
         return fetch
 
-    def _getter(self, tenant: int | None) -> codec.GetBlob:
+    def _getter(self, tenant: int | None) -> codec.BlobReader:
         def fetch(sha256: str) -> bytes | None:
             row = self._first(
                 "SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?", tenant, sha256
@@ -347,47 +349,47 @@ class _Verifier:
     # ------------------------------------------------------------------------------ messages
 
     def _messages(self) -> None:
-        items = rows(self._connection, MESSAGES, lambda key: next_try(self._first, key))
+        items = scan_rows(self._connection, MESSAGES, lambda key: next_probe_key(self._first, key))
         unknown = 0
-        for finding in walk(items, self._branches(), capacity(self._connection)):
-            if isinstance(finding, Found) and finding.branch.session is None:
+        for finding in walk(items, self._branches(), max_messages(self._connection)):
+            if isinstance(finding, PresentMessage) and finding.branch.session is None:
                 if unknown != finding.branch.number:
                     self._report(f"messages belong to branch {finding.branch.number}, "
                                  "which is missing")  # fmt: skip
                 unknown = finding.branch.number
             self._finding(finding)
 
-    def _finding(self, finding: Finding) -> None:
-        if isinstance(finding, Found):
+    def _finding(self, finding: HistoryFinding) -> None:
+        if isinstance(finding, PresentMessage):
             self._message(finding)
-        elif isinstance(finding, Missing):
+        elif isinstance(finding, MissingMessages):
             span = f"messages {finding.first} to {finding.last} are missing"
             self._report(span, finding.branch.session, finding.first)
-        elif isinstance(finding, Longer):
+        elif isinstance(finding, BeyondHead):
             problem = f"the history continues to message {finding.last}, beyond its head"
             self._report(problem, finding.branch.session, finding.last)
-        elif isinstance(finding, Misplaced):
+        elif isinstance(finding, MisplacedMessage):
             self._report_at("a message is stored at a position outside its branch", finding.key)
         else:
-            self._report(f"{_what('messages', finding)} cannot be read: {finding.why}")
+            self._report(f"{_describe_range('messages', finding)} cannot be read: {finding.why}")
 
-    def _message(self, found: Found) -> None:
+    def _message(self, found: PresentMessage) -> None:
         branch, seq, row = found.branch, found.seq, found.row
-        if row.filed_as is not None:
+        if row.stored_key is not None:
             self._report("the message is stored under a wrong number", branch.session, seq)
         try:
             message, needed = read_message(row.values, self._getter(branch.tenant))
         except Damaged as error:
             self._report(f"the message {error}", branch.session, seq)
             return
-        if as_written(row.values) != row.values:
+        if with_written_types(row.values) != row.values:
             self._report("the message is not stored as it was written", branch.session, seq)
         if message.status == "erased" and message.parts:
             self._report("the message was erased, but has content left", branch.session, seq)
         if message.status != "damaged":  # A placeholder keeps the blobs of the lost message.
-            self._needs(found, needed)
+            self._check_blobs(found, needed)
 
-    def _needs(self, found: Found, needed: Collection[str]) -> None:
+    def _check_blobs(self, found: PresentMessage, needed: Collection[str]) -> None:
         """Compare the blobs that a message references with those recorded for it."""
         branch, seq, rowid = found.branch, found.seq, found.row.key
         if not needed and rowid < self._noted_next:
@@ -395,7 +397,7 @@ class _Verifier:
         query = "SELECT 1 FROM blob_uses JOIN blobs ON n = blob WHERE place = ? AND sha256 = ?"
         known = 0
         for sha256 in sorted(needed):
-            recorded = self._there(query, rowid, sha256)
+            recorded = self._exists(query, rowid, sha256)
             known += recorded
             if not recorded and self._getter(branch.tenant)(sha256) is not None:
                 problem = "the message references a blob that is not recorded for it"
@@ -410,16 +412,16 @@ class _Verifier:
         found = self._first(query, *values)
         return found[0] if found and isinstance(found[0], int) else 0
 
-    def _branches(self) -> Iterator[Branch]:
-        for item in rows(self._connection, BRANCHES):
+    def _branches(self) -> Iterator[BranchExtent]:
+        for item in scan_rows(self._connection, BRANCHES):
             if isinstance(item, Row):
                 yield self._as_branch(item.key, item.values)
 
-    def _as_branch(self, number: int, values: Values) -> Branch:
+    def _as_branch(self, number: int, values: Values) -> BranchExtent:
         session, fork_seq = values["session"], values["fork_seq"]
-        name, tenant = self._who(session)
-        last = (self._first(LAST_OF_BRANCH, number) or (None,))[0]
-        return Branch(
+        name, tenant = self._identify(session)
+        last = (self._first(LAST_SEQ_QUERY, number) or (None,))[0]
+        return BranchExtent(
             number=number,
             session=session if isinstance(session, int) else 0,
             session_id=name,
@@ -429,7 +431,7 @@ class _Verifier:
         )
 
 
-def _what(table: str, hole: Hole) -> str:
+def _describe_range(table: str, hole: UnreadableRange) -> str:
     if table == "messages":
         first, last = hole.first >> SEQ_BITS, hole.last >> SEQ_BITS
         if first == last:
