@@ -20,19 +20,19 @@ _DAMAGED: Final = "it, or a session that comes from it, is damaged"
 
 
 def apply_plan(
-    runtime: StoreContext, plan: Plan, *, archive: str | None, progress: Progress | None
+    context: StoreContext, plan: Plan, *, archive: str | None, progress: Progress | None
 ) -> RetentionReport:
     """Apply a plan to the sessions that are still as planned; report the others as spared."""
     if not isinstance(plan, Plan):
         raise BadQuery("plan: expected a Plan, as store.retention() returns it")
-    return _PlanRunner(runtime, plan, progress).run(archive)
+    return _PlanRunner(context, plan, progress).run(archive)
 
 
 class _PlanRunner:
     """Applies one plan."""
 
-    def __init__(self, runtime: StoreContext, plan: Plan, progress: Progress | None) -> None:
-        self._runtime = runtime
+    def __init__(self, context: StoreContext, plan: Plan, progress: Progress | None) -> None:
+        self._context = context
         self._plan = plan
         self._progress = progress
         self._spared: dict[str, Spared] = {}
@@ -65,12 +65,12 @@ class _PlanRunner:
         if not messages:
             return None
         written, incomplete = write_archive(
-            self._runtime.backend,
-            self._runtime.clock,
+            self._context.backend,
+            self._context.clock,
             to,
             messages,
             progress=None,
-            report=self._runtime.report,
+            report=self._context.report,
         )
         for item in self._remaining(self._plan.items):
             if item.session_id in incomplete:
@@ -79,7 +79,7 @@ class _PlanRunner:
 
     def _spare_missing(self) -> None:
         """Spare sessions that no longer exist: they cannot be archived."""
-        existing = self._runtime.backend.read(retention.existing_ids(self._plan.items))
+        existing = self._context.backend.read(retention.existing_ids(self._plan.items))
         for item in self._plan.items:
             if item.session_id not in existing:
                 self._spare(item, retention.NO_LONGER_EXISTS)
@@ -88,9 +88,9 @@ class _PlanRunner:
         return [item for item in items if item.session_id not in self._spared]
 
     def _trash(self, item: PlanItem) -> None:
-        at = self._runtime.clock.micros()
+        at = self._context.clock.micros()
         try:
-            reason = self._runtime.backend.write(retention.trash(item, at))
+            reason = self._context.backend.write(retention.trash(item, at))
         except Damaged:
             reason = _DAMAGED
         if reason is None:
@@ -103,7 +103,7 @@ class _PlanRunner:
         items = self._remaining(self._plan.purge)
         if not items:
             return (), None
-        erasure = Erasure(self._runtime)
+        erasure = Erasure(self._context)
         try:
             for item in items:
                 self._purge_one(erasure, item)

@@ -132,7 +132,7 @@ class TurnCore:
         self.draft = None
 
     def release(self) -> None:
-        """Give the turn up, even if ending it failed, so that another holder may take it over."""
+        """Release the turn, even if ending it failed, so that another holder may take it over."""
         if not self.ended:
             self.ended = True
             processes.mark_given_up(self.claim.token)

@@ -72,7 +72,7 @@ def test_damage_is_told_and_the_rest_comes(talked: Shell, there: str) -> None:
     connection.close()
     ran = talked.run("copy", str(talked.store), there)
     assert ran.code == 1
-    assert "does not fit its checksum" in ran.err
+    assert "does not match its checksum" in ran.err
     assert "1 part of FROM could not be read; all the rest was copied" in ran.err
     assert "the same on both sides" not in ran.out
 

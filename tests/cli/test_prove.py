@@ -19,7 +19,13 @@ import pytest
 from holdfast import Message, Usage
 from holdfast.cli import program
 from holdfast.proof import runner
-from holdfast.proof.runner import FinalContents, Plan, Report, nearest_directory, note_violations
+from holdfast.proof.runner import (
+    FinalContents,
+    ProofPlan,
+    Report,
+    nearest_directory,
+    note_violations,
+)
 from holdfast.proof.script import AnyNote, Flushed, Sealed, Started, text_of
 from holdfast.values import ToolRecord, TurnInfo, TurnState
 
@@ -115,7 +121,7 @@ def test_a_run_in_which_nothing_happened_proves_nothing(tmp_path: Path) -> None:
     environ = {"HOLDFAST_URL": str(tmp_path / "state" / "agent.db")}
     place = nearest_directory(None, environ, Path.cwd())
     assert place == tmp_path
-    report = runner.run(Plan(place, seconds=0.0, writers=2))
+    report = runner.run(ProofPlan(place, seconds=0.0, writers=2))
     assert (report.ok, report.problems, report.kept) == (False, (), False)
     assert "retries" in report.vacuous
     assert list(tmp_path.iterdir()) == []
@@ -162,13 +168,13 @@ _REPORT = Report(
 @pytest.fixture
 def told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, Plan]]:
+) -> Callable[..., tuple[int, str, ProofPlan]]:
     """Call the command; give its code, what it says of a report, and what it planned."""
 
-    def tell(*arguments: object, **report: object) -> tuple[int, str, Plan]:
+    def tell(*arguments: object, **report: object) -> tuple[int, str, ProofPlan]:
         plans = []
 
-        def run(plan: Plan, watch: object) -> Report:
+        def run(plan: ProofPlan, watch: object) -> Report:
             assert watch is None  # Nobody looks: there is no bar.
             plans.append(plan)
             return msgspec.structs.replace(_REPORT, **report)
@@ -183,7 +189,7 @@ def told(
     return tell
 
 
-Tell = Callable[..., tuple[int, str, Plan]]
+Tell = Callable[..., tuple[int, str, ProofPlan]]
 
 
 def test_the_verdict_is_plain_text_in_a_pipe_and_kept_files_are_named(
@@ -193,7 +199,7 @@ def test_the_verdict_is_plain_text_in_a_pipe_and_kept_files_are_named(
     code, said, plan = told(
         "--dir", tmp_path, "--writers", 3, "--seconds", 2.5, "--keep", kept=True
     )
-    assert (code, plan) == (0, Plan(tmp_path, 2.5, 3, keep=True))
+    assert (code, plan) == (0, ProofPlan(tmp_path, 2.5, 3, keep=True))
     assert f"3 processes write to a temporary store in {tmp_path}" in said
     assert "killed at random for 2.5 s." in said
     lines = [line.split("  0  ")[0].rstrip() for line in said.splitlines()]
@@ -210,7 +216,7 @@ def test_it_runs_beside_the_users_store(
     """Without --dir it takes the disk of the store; neither the store nor its folder is made."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     code, said, plan = told()
-    assert (code, plan) == (0, Plan(tmp_path))
+    assert (code, plan) == (0, ProofPlan(tmp_path))
     assert f"in {tmp_path}" in said
     assert "The store and every record" not in said
     assert list(tmp_path.iterdir()) == []
@@ -402,7 +408,7 @@ def test_a_signal_while_a_writer_is_started_leaves_none_behind(
 
     monkeypatch.setattr(subprocess, "Popen", Interrupting)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(Plan(tmp_path, seconds=1, writers=2))
+        runner.run(ProofPlan(tmp_path, seconds=1, writers=2))
     assert [process.returncode for process in started] == [-signal.SIGKILL]
     assert list(tmp_path.iterdir()) == []
 

@@ -170,7 +170,7 @@ def test_export_tells_what_it_could_not_read(talked: Shell, tmp_path: Path) -> N
     file = tmp_path / "all.jsonl"
     ran = talked.run("export", "-o", str(file))
     assert ran.code == 1
-    assert f"holdfast: session {id}: message 3 does not fit its checksum\n" in ran.err
+    assert f"holdfast: session {id}: message 3 does not match its checksum\n" in ran.err
     assert "1 part of the store could not be read; all the rest was exported" in ran.err
     assert "It is in Oslo." in file.read_text()
 

@@ -224,7 +224,7 @@ def inherit(pipe: Pipe, where: Where, name: str, dead: str, steps: int) -> None:
         event.ids
         for event in events
         if isinstance(event, checker.Invoked)
-        and event.verb == "append"
+        and event.operation == "append"
         and "child" not in event.ids[0]
     ]
     with holdfast.open(where.url, durability="process") as store:

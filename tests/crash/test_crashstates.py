@@ -29,7 +29,7 @@ from holdfast.testing.faults import (
 from holdfast.testing.faults.replay import main as replay
 from holdfast.testing.faults.trace import (
     Ack,
-    Link,
+    LinkName,
     Sync,
     SyncNames,
     TraceEvent,
@@ -201,7 +201,7 @@ def test_a_truncation_is_in_doubt_until_the_sync() -> None:
 
 def test_names_are_in_doubt_until_the_directory_is_synced() -> None:
     """A created file may be missing though its data was synced; a deleted one may be back."""
-    made: list[TraceEvent] = [Link("g", 1), Write(1, 0, B), Sync(1, covers=2)]
+    made: list[TraceEvent] = [LinkName("g", 1), Write(1, 0, B), Sync(1, covers=2)]
     assert sorted(_disks({}, *made), key=len) == [{}, {"g": B}]
     assert _disks({}, *made, SyncNames(covers=3)) == [{"g": B}]
     assert sorted(_disks({"f": A}, Unlink("f")), key=len) == [{}, {"f": A}]
@@ -210,7 +210,7 @@ def test_names_are_in_doubt_until_the_directory_is_synced() -> None:
 
 def test_a_name_given_to_a_new_file_may_still_be_the_old_one() -> None:
     """Deleted and made again: the old file, none, the new one empty or with its data."""
-    disks = _disks({"f": A}, Unlink("f"), Link("f", 1), Write(1, 0, B))
+    disks = _disks({"f": A}, Unlink("f"), LinkName("f", 1), Write(1, 0, B))
     found = {disk.get("f") for disk in disks}
     assert found == {A, None, b"", bytes(512), B}
 

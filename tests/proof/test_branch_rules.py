@@ -63,7 +63,7 @@ def _branches(*lines: tuple[BranchReason, str, int]) -> Branches:
 def _begin(
     op: int, at: int, verb: OperationName, ids: str = "", **more: int | str | None
 ) -> Invoked:
-    begun = Invoked("w", op, "s", tuple(ids), tuple(ids), at, verb=verb)
+    begun = Invoked("w", op, "s", tuple(ids), tuple(ids), at, operation=verb)
     return msgspec.structs.replace(begun, **more)
 
 
@@ -529,7 +529,7 @@ class _World:
             tuple(digest(m.text) for m in messages),
             self._clock,
             expect=expect.seq if expect else None,
-            verb=verb,
+            operation=verb,
             expect_branch=expect.branch if expect else None,
             to=to.seq if isinstance(to, Head) else to,
             to_branch=to.branch if isinstance(to, Head) else None,
@@ -571,7 +571,7 @@ class _World:
     def _do(self, pending: _Pending) -> None:
         begun = pending.begun
         there = {one.id for one in self.model.said}
-        retry = begun.verb == "append" and there.issuperset(begun.ids)
+        retry = begun.operation == "append" and there.issuperset(begun.ids)
         seen = None if begun.expect is None else Head(begun.expect_branch or 0, begun.expect)
         if seen not in {None, self.model.head} and not retry:
             pending.told = HoldfastError("HeadMoved")
@@ -643,20 +643,22 @@ def test_legal_executions_are_not_vacuous() -> None:
     world = _long_world(7)
     world.verdict().require(["overlaps", "retries", "refused", "unknown", "moves", "branches"])
     acked = {(e.worker, e.op) for e in world.events if isinstance(e, Acked)}
-    verbs = {e.verb for e in world.events if isinstance(e, Invoked) and (e.worker, e.op) in acked}
+    verbs = {
+        e.operation for e in world.events if isinstance(e, Invoked) and (e.worker, e.op) in acked
+    }
     assert len(verbs) == 8
 
 
 def _acked_moves(world: _World, *verbs: OperationName) -> list[tuple[Invoked, Acked]]:
     """Return the acknowledged movements that opened the branch they were told."""
     ends = {(e.worker, e.op): e for e in world.events if isinstance(e, Acked)}
-    begun = [e for e in world.events if isinstance(e, Invoked) and e.verb in verbs]
+    begun = [e for e in world.events if isinstance(e, Invoked) and e.operation in verbs]
     return [
         (e, end)
         for e in begun
         if (end := ends.get((e.worker, e.op))) is not None
         and end.branch is not None
-        and world.model.lines[end.branch - 1].reason == e.verb
+        and world.model.lines[end.branch - 1].reason == e.operation
         and world.model.lines[end.branch - 1].fork_seq == end.last
     ]
 

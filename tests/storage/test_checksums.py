@@ -73,4 +73,4 @@ def test_a_changed_value_of_a_message_is_noticed(store: Store, store_url: str, w
     for found in (store.damage, store.verify()):
         (damage,) = found
         assert (damage.session_id, damage.seq) == (session.id, 2)
-        assert damage.what.endswith("does not fit its checksum")
+        assert damage.what.endswith("does not match its checksum")

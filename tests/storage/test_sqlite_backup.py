@@ -183,7 +183,7 @@ def test_a_damaged_store_is_not_taken_for_a_backup(path: Path, tmp_path: Path) -
     connection = connect(path, readonly=False, durability="power", busy=1.0)
     connection.execute("UPDATE messages SET crc = crc + 1 WHERE place = (2 << 32) + 7")
     connection.close()
-    with pytest.raises(Damaged, match=r"found 1 problem.*does not fit its checksum"):
+    with pytest.raises(Damaged, match=r"found 1 problem.*does not match its checksum"):
         _backup(path, tmp_path / "copy.db")
     assert [p.name for p in tmp_path.iterdir()] == ["store"]
 

@@ -412,7 +412,7 @@ ILLEGAL = {
 def test_what_is_illegal_is_named_and_mended(
     family: bytes, truth: Content, tmp_path: Path, what: str, fitting: bool
 ) -> None:
-    """Also if every row fits its checksum: the rules hold by themselves."""
+    """Also if every row matches its checksum: the rules hold by themselves."""
     statement, said = ILLEGAL[what]
     path = put(tmp_path / "c.db", family)
     tamper(path, statement, fitting=fitting)

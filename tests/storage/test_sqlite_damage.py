@@ -39,7 +39,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
     KeyedTable,
     MisfiledRow,
     Row,
-    SessionTable,
+    SessionKeyedTable,
     UnreadableRange,
     open_damaged,
     scan_rows,
@@ -322,12 +322,12 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
     ),
     "a changed body": (
         "UPDATE messages SET body = replace(body, 'weather', 'whether') WHERE place >> 32 = 2",
-        "does not fit its checksum",
+        "does not match its checksum",
         True,
     ),
     "a body that is no text": (
         "UPDATE messages SET body = CAST(x'7bff' AS TEXT) WHERE place = (2 << 32) + 1",
-        "does not fit its checksum",
+        "does not match its checksum",
         True,
     ),
     "a body that became a blob": (
@@ -346,7 +346,11 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
         True,
     ),
     "a blob": ("DELETE FROM blobs WHERE n = 2", "a part stored as a blob is missing", True),
-    "a blob's bytes": ("UPDATE blobs SET data = x'00' WHERE n = 2", "does not fit its hash", False),
+    "a blob's bytes": (
+        "UPDATE blobs SET data = x'00' WHERE n = 2",
+        "does not match its hash",
+        False,
+    ),
     "the use of a blob": (
         "DELETE FROM blob_uses",
         "references a blob that is not recorded for it",
@@ -391,7 +395,7 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
 def test_what_is_broken_is_named_and_mended(
     sound: bytes, truth: Content, tmp_path: Path, what: str, fitting: bool
 ) -> None:
-    """Also if every row fits its checksum: the rules hold by themselves."""
+    """Also if every row matches its checksum: the rules hold by themselves."""
     statement, said, named = SPOILED[what]
     path = put(tmp_path / "c.db", sound)
     tamper(path, statement, fitting=fitting)
@@ -544,7 +548,7 @@ def test_every_table_is_checked_by_the_columns_it_has(sound: bytes, tmp_path: Pa
     assert {table for table, columns in schema.items() if columns[-1] == "crc"} == set(
         CHECKSUMMED_TABLES
     )
-    read: tuple[KeyedTable | SessionTable, ...] = (
+    read: tuple[KeyedTable | SessionKeyedTable, ...] = (
         SESSIONS,
         HEADS,
         BRANCHES,
@@ -720,7 +724,9 @@ def test_damage_in_a_draft_or_the_queue_stops_no_recovery(sound: bytes, tmp_path
     tamper(path, "UPDATE drafts SET record = replace(record, 'partial', 'partjal')")
     tamper(path, "UPDATE queue SET body = replace(body, 'then', 'than')")
     said = sorted(found.what for found in verify_file(path))
-    assert said == [f"a row of {table} does not fit its checksum" for table in ("drafts", "queue")]
+    assert said == [
+        f"a row of {table} does not match its checksum" for table in ("drafts", "queue")
+    ]
     with holdfast.open(path) as store:
         session = store.session("open")
         with session.turn() as turn:
@@ -752,7 +758,7 @@ def test_what_is_written_to_a_damaged_row_does_not_make_it_pass_for_sound(
             turn.tool("c1", "rain")
             turn.assistant("it rains", usage=Usage(output=5))
         assert [found.what for found in store.verify()] == [
-            f"a row of {table} does not fit its checksum"
+            f"a row of {table} does not match its checksum"
         ]
         assert [found.session_id for found in store.verify()] == [session.id]
         assert session.usage().usage.output == (75 if table == "usage" else 12)

@@ -252,7 +252,7 @@ def test_a_file_whose_data_is_damaged(exported: Path, target: Store) -> None:
     at = find(exported, type="blob")
     flip(exported, at)
     report = target.import_(exported)
-    assert f"line {at + 1} does not fit its checksum" in _lines(report)
+    assert f"line {at + 1} does not match its checksum" in _lines(report)
     session = target.session("talk", create=False)
     message = session.messages(branch=1)[-1]
     (file,) = [part for part in message.parts if isinstance(part, File)]

@@ -91,7 +91,7 @@ def test_a_newer_version(full: Store, exported: Path) -> None:
 def test_a_header_that_was_changed(full: Store, exported: Path) -> None:
     """Without a valid first line the file is not trusted."""
     put(exported, 0, exported.read_bytes().splitlines(keepends=True)[0].replace(b"20", b"30", 1))
-    _refused(full, exported, Invalid, "line 1 .*does not fit its checksum")
+    _refused(full, exported, Invalid, "line 1 .*does not match its checksum")
 
 
 def _missing(path: Path) -> None:

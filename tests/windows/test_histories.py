@@ -418,7 +418,7 @@ def test_it_does_not_matter_in_which_pages_it_is_read(
     with worlds.memory_world() as world, pytest.MonkeyPatch.context() as patch:
         session = worlds.build(world, steps)
         at_once = session.window(**ask)
-        patch.setattr(build, "_FIRST_PAGE_MESSAGES", page)
+        patch.setattr(build, "_FIRST_PAGE", page)
         paged = session.window(**ask)
         assert paged.messages == at_once.messages
         assert (paged.tokens, paged.notes) == (at_once.tokens, at_once.notes)

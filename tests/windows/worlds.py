@@ -562,7 +562,7 @@ def _recover(world: World) -> None:
 
 
 def _damage(world: World, *, at: int) -> None:
-    """Change a byte of a stored message, so that it does not fit its checksum any more."""
+    """Change a byte of a stored message, so that it does not match its checksum any more."""
     history = [m for m in world.session.messages() if number_of(m) is not None]
     if not history:
         return

@@ -56,7 +56,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "fork": "Fork a new session at any message.",
     },
     "Organize": {
-        "rename": "Give a session a title.",
+        "rename": "Set the title of a session.",
         "set": "Change a session's title, model, scope, directory or metadata.",
         "pin": "Keep sessions at the top of the list.",
         "archive": "Archive sessions: leave them out of the list.",

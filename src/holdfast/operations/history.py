@@ -89,7 +89,7 @@ def read_row(
     turn = None if row.turn is None else turn_id(owner, row.turn)
     try:
         if codec.checksum(row.id, row.turn, row.body) != row.crc:
-            raise Damaged(f"message {row.seq} does not fit its checksum")  # noqa: TRY301
+            raise Damaged(f"message {row.seq} does not match its checksum")  # noqa: TRY301
         return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=turn, blob=snapshot.blob)
     except Damaged as error:
         if strict:

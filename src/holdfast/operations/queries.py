@@ -318,7 +318,7 @@ def blob(sha256: str) -> Query[bytes]:
             raise MessageNotFound(f"this store has no blob {sha256}.")
         if codec.sha256_hex(data) != sha256:
             raise Damaged(
-                f"blob {sha256} does not fit its hash; run store.verify() to check the rest."
+                f"blob {sha256} does not match its hash; run store.verify() to check the rest."
             )
         return data
 

@@ -61,8 +61,8 @@ from holdfast.values import Message, TurnInfo
 
 __all__ = [
     "FinalContents",
-    "Plan",
     "Progress",
+    "ProofPlan",
     "Report",
     "file_system",
     "nearest_directory",
@@ -87,7 +87,7 @@ _START_TIMEOUT_S: Final = 30.0
 _HARNESS: Final = "harness"
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ProofPlan(msgspec.Struct, frozen=True):
     """The parameters of a run: where, for how long, with how many writers.
 
     `server` is the URL of a database: then the directory holds only the event files.
@@ -208,7 +208,7 @@ class _ProofSite:
 
 
 @contextmanager
-def _proof_site(plan: Plan) -> Iterator[_ProofSite]:
+def _proof_site(plan: ProofPlan) -> Iterator[_ProofSite]:
     """Create the directory and the store; remove them at the end unless `keep` is set."""
     site = _ProofSite(_new_directory(plan))
     try:
@@ -220,7 +220,7 @@ def _proof_site(plan: Plan) -> Iterator[_ProofSite]:
             site.clear()
 
 
-def _new_directory(plan: Plan) -> Path:
+def _new_directory(plan: ProofPlan) -> Path:
     if plan.server is None:
         refuse_network(plan.directory / "store.db")
     try:
@@ -235,7 +235,7 @@ def _new_directory(plan: Plan) -> Path:
 # --- the run ------------------------------------------------------------------------------------
 
 
-def run(plan: Plan, watch: Callable[[Progress], None] | None = None) -> Report:
+def run(plan: ProofPlan, watch: Callable[[Progress], None] | None = None) -> Report:
     """Run a proof and return its report. Files are kept if `plan.keep`, or if it found problems."""
     with _proof_site(plan) as site:
         processes = _WriterProcesses(site, plan.writers)
@@ -411,7 +411,7 @@ class FinalContents(msgspec.Struct):
     """All branches of the sessions whose heads moved; these are not in `messages`."""
 
 
-def _check_run(processes: _WriterProcesses, plan: Plan, seconds: float) -> Report:
+def _check_run(processes: _WriterProcesses, plan: ProofPlan, seconds: float) -> Report:
     try:
         found = _read_store(processes.site.url)
     except HoldfastError as error:
@@ -565,7 +565,7 @@ def _report(
     verdict: checker.Verdict,
     problems: Iterable[str],
     account: _RunStatistics,
-    circumstances: tuple[_WriterProcesses, Plan, float],
+    circumstances: tuple[_WriterProcesses, ProofPlan, float],
 ) -> Report:
     processes, plan, seconds = circumstances
     counts = Counter(finding.kind for finding in verdict.findings)

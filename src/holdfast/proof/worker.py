@@ -181,9 +181,9 @@ class ProofWriter:
         if write.expect is not None and write.expect_branch is not None:
             expect = holdfast.Head(write.expect_branch, write.expect)
         to = write.to if isinstance(write.to, int) else None
-        if write.verb == "append" or (expect is not None and write.verb != "fork"):
+        if write.operation == "append" or (expect is not None and write.operation != "fork"):
             session = self._store.session(write.session)
-            self._run_operation(session, write.verb, list(write.ids), to=to, expect=expect)
+            self._run_operation(session, write.operation, list(write.ids), to=to, expect=expect)
 
     # --- turns ----------------------------------------------------------------------------------
 

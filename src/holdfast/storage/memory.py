@@ -883,7 +883,7 @@ def _find_damage(tables: MemoryTables, snapshot: MemorySnapshot) -> Iterator[Dam
             yield from _find_branch_damage(tables, branch)
     for sha256, data in tables.blobs.items():
         if codec.sha256_hex(data) != sha256:
-            yield Damage(what=f"blob {sha256} does not fit its hash")
+            yield Damage(what=f"blob {sha256} does not match its hash")
     for n, seq, sha256 in tables.blob_uses:
         if sha256 not in tables.blobs:
             owner = tables.sessions[tables.branches[n].session].id
@@ -897,5 +897,5 @@ def _find_branch_damage(tables: MemoryTables, branch: BranchRow) -> Iterator[Dam
         if row is None:
             yield Damage(what=f"message {seq} is missing", session_id=owner, seq=seq)
         elif codec.checksum(row.id, row.turn, row.body) != row.crc:
-            what = f"message {seq} does not fit its checksum"
+            what = f"message {seq} does not match its checksum"
             yield Damage(what=what, session_id=owner, seq=seq)

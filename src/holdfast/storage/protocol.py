@@ -451,7 +451,7 @@ class Snapshot(Protocol):
         ...
 
     def measured(self, model: str) -> MeasuredTokens:
-        """Sum reported and estimated tokens over a model's newest `MEASURED_ROWS` rows of usage.
+        """Sum reported and estimated tokens over a model's newest `MAX_MEASURED_ROWS` rows of usage.
 
         Newest is by day, then by session.
         """

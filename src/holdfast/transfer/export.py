@@ -441,7 +441,7 @@ class _SessionExport:
 
     def _decode(self, row: MessageRow) -> Message:
         if codec.checksum(row.id, row.turn, row.body) != row.crc:
-            raise Damaged(f"message {row.seq} does not fit its checksum")
+            raise Damaged(f"message {row.seq} does not match its checksum")
         return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._intact_blob)
 
     def _intact_blob(self, sha256: str) -> bytes | None:
@@ -467,7 +467,7 @@ class _SessionExport:
             return
         data = self._intact_blob(sha256)
         if data is None:
-            what = f"blob {sha256} is missing or does not fit its hash"
+            what = f"blob {sha256} is missing or does not match its hash"
             self._report(Damage(what=what, session_id=self._row.id, seq=seq))
         else:
             self._output.write_blob(sha256, data)

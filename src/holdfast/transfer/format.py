@@ -341,7 +341,7 @@ def _verify_checksum(line: bytes) -> bytes:
         raise BadLine("has no checksum")
     data = body[:-_CRC_LENGTH]
     if crc32(data) != int(found[1], 16):
-        raise BadLine("does not fit its checksum")
+        raise BadLine("does not match its checksum")
     return data + b"}"
 
 

@@ -197,7 +197,7 @@ class StoreSource:
     def _blob_names(self, row: MessageRow) -> tuple[str, ...]:
         """Return the hashes of a message's blobs; raise `Damaged` if it cannot be read."""
         if codec.checksum(row.id, row.turn, row.body) != row.crc:
-            raise Damaged(f"message {row.seq} does not fit its checksum")
+            raise Damaged(f"message {row.seq} does not match its checksum")
         if _BLOB_FIELD not in row.body:
             return ()
         message = codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self.blob)

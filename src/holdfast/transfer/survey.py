@@ -172,7 +172,7 @@ class Surveyor:
             not validation.is_sha256(record.sha256)
             or codec.sha256_hex(record.data) != record.sha256
         ):
-            raise BadLine("does not fit its hash")
+            raise BadLine("does not match its hash")
         self._blobs.setdefault(bytes.fromhex(record.sha256), line.offset)
         if len(self._blobs) > _MAX_BLOBS:
             raise TooLarge(

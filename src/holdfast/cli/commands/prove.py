@@ -24,7 +24,7 @@ from holdfast.cli.errors import PROBLEM_FOUND, print_error
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, screen
 from holdfast.proof import runner, server_schema
-from holdfast.proof.runner import Plan, Progress, Report
+from holdfast.proof.runner import Progress, ProofPlan, Report
 
 _MAX_PROBLEMS: Final = 8
 _SERVER: Final = "the server"
@@ -75,7 +75,7 @@ def prove(
     """
     where = directory or runner.nearest_directory(store, os.environ, Path.cwd())
     server = None if directory else server_schema.server_url(store, os.environ)
-    plan = Plan(where.absolute(), seconds, writers, keep, server)
+    plan = ProofPlan(where.absolute(), seconds, writers, keep, server)
     if not as_json:
         _announce(screen(), plan)
     report = _run(plan)
@@ -86,7 +86,7 @@ def prove(
     return 0 if report.ok else PROBLEM_FOUND
 
 
-def _run(plan: Plan) -> Report:
+def _run(plan: ProofPlan) -> Report:
     try:
         with _exit_on_sigterm(), _progress_bar(plan.seconds) as watch:
             return runner.run(plan, watch)
@@ -112,7 +112,7 @@ def _exit_on_sigterm() -> Iterator[None]:
 # --- before and meanwhile -----------------------------------------------------------------------
 
 
-def _announce(out: Screen, plan: Plan) -> None:
+def _announce(out: Screen, plan: ProofPlan) -> None:
     out.line(
         (f"{plan.writers} processes", "bold"),
         " write to a temporary store ",
@@ -123,7 +123,7 @@ def _announce(out: Screen, plan: Plan) -> None:
     out.flush()
 
 
-def _target(plan: Plan) -> tuple[str | tuple[str, str], ...]:
+def _target(plan: ProofPlan) -> tuple[str | tuple[str, str], ...]:
     if plan.server is None:
         return "in ", (str(plan.directory), "bold")
     return ("on your PostgreSQL server",)

@@ -72,7 +72,7 @@ def set(
 @click.argument("ref")
 @click.argument("title", type=params.UTF8_TEXT)
 def rename(*, ref: str, title: str, store: str | None, as_json: bool) -> None:
-    """Give a session a title.
+    """Set the title of a session.
 
     Its id and its key stay as they are. An empty TITLE removes the title.
     """

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from holdfast.proof.checker.event_log import Acked, Branch, Read, Refused, Stored
-from holdfast.proof.checker.session_log import SessionLog, Write
+from holdfast.proof.checker.session_log import SessionLog, WriteAttempt
 from holdfast.proof.checker.verdict import Finding, ViolationKind
 
 _T = TypeVar("_T")
@@ -173,7 +173,9 @@ def _settled_before(h: SessionLog, moments: Iterable[tuple[int, _T]]) -> Iterato
 def _batches(h: SessionLog) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     """Yield each appended batch with those of its ids that no other write may have stored."""
     batches = dict.fromkeys(
-        (write.begun.verb == "replace", write.begun.ids) for write in h.writes if not write.refused
+        (write.begun.operation == "replace", write.begun.ids)
+        for write in h.writes
+        if not write.refused
     )
     mentions = Counter(id_ for _, ids in batches for id_ in ids)
     for replaces, ids in batches:
@@ -209,7 +211,9 @@ def _wrong_position(h: SessionLog) -> Iterator[Finding]:
     behind = {m.id: (b.number, m.seq - 1) for b in reversed(h.branches) for m in _own_messages(b)}
     for id_, writers in h.writers.items():
         heads = {(write.begun.expect_branch, write.begun.expect) for write in writers}
-        sure = all(write.begun.ids[0] == id_ and write.begun.verb != "replace" for write in writers)
+        sure = all(
+            write.begun.ids[0] == id_ and write.begun.operation != "replace" for write in writers
+        )
         if sure and id_ in behind and not any(seq is None for _, seq in heads):
             branch, seq = behind[id_]
             if not heads & {(branch, seq), (None, seq)}:
@@ -265,7 +269,7 @@ def _zombie(h: SessionLog) -> Iterator[Finding]:
             yield h.finding(ViolationKind.ZOMBIE_WRITE, detail, *begun.ids)
 
 
-def _took_effect(h: SessionLog, write: Write) -> bool:
+def _took_effect(h: SessionLog, write: WriteAttempt) -> bool:
     if write.refused:
         return False
     alone = (id_ for id_ in write.begun.ids if len(h.writers[id_]) == 1)

@@ -38,7 +38,7 @@ class MoveTarget(msgspec.Struct, frozen=True):
 def _target(h: SessionLog, branch: Branch, begun: Invoked) -> MoveTarget | None:
     """Return the target of this write at the end of the previous branch; None if invalid."""
     before = h.branches[branch.number - 2].history
-    match begun.verb:
+    match begun.operation:
         case "clear":
             return MoveTarget((), 0)
         case "undo":
@@ -140,7 +140,7 @@ def _produces(h: SessionLog, branch: Branch, begun: Invoked) -> bool:
         return False  # A move goes further back only to keep a tool exchange whole.
     if not _same_messages(branch.history[: branch.fork_seq], start.history[: branch.fork_seq]):
         return False
-    return begun.verb != "replace" or _common_prefix(branch.history, begun) == len(begun.ids)
+    return begun.operation != "replace" or _common_prefix(branch.history, begun) == len(begun.ids)
 
 
 def _expected(begun: Invoked, state: State) -> bool:
@@ -149,7 +149,7 @@ def _expected(begun: Invoked, state: State) -> bool:
 
 def _can_have_opened(h: SessionLog, branch: Branch, begun: Invoked) -> bool:
     """True if this write can have opened this branch."""
-    if branch.number == 1 or begun.verb != branch.reason:
+    if branch.number == 1 or begun.operation != branch.reason:
         return False
     before = h.branches[branch.number - 2]
     return _expected(begun, _end(before)) and _produces(h, branch, begun)
@@ -163,15 +163,15 @@ def _was_no_op(h: SessionLog, begun: Invoked, state: State) -> bool:
     """True if the session was already at the target of this write, which changed nothing."""
     branch = h.branches[state[0] - 1]
     here = branch.history[: state[1]]
-    if begun.verb == "replace":
+    if begun.operation == "replace":
         # The branch had grown, or grew by this write, from the expected head.
         grown = begun.expect is None or begun.expect_branch == branch.number
         return grown and _common_prefix(branch.history, begun) == len(begun.ids) == state[1]
     if not _expected(begun, state) or state[1] < branch.fork_seq:
         return False
-    if begun.verb == "clear":
+    if begun.operation == "clear":
         return not here
-    if begun.verb != "rewind":
+    if begun.operation != "rewind":
         return False
     start = _resolve_target(h, state, begun)
     return start is not None and _same_messages(start.history[: start.length], here)
@@ -204,7 +204,11 @@ def _copied(h: SessionLog) -> Iterator[Finding]:
 def _moves(h: SessionLog) -> Iterator[tuple[Invoked, Acked, State]]:
     """Yield the acknowledged moves with the head that each returned."""
     for begun, ack in h.acks():
-        if begun.verb not in APPEND_OPERATIONS and ack.branch is not None and ack.last is not None:
+        if (
+            begun.operation not in APPEND_OPERATIONS
+            and ack.branch is not None
+            and ack.last is not None
+        ):
             yield begun, ack, (ack.branch, ack.last)
 
 
@@ -213,7 +217,7 @@ def _missing_head(h: SessionLog) -> Iterator[Finding]:
     for begun, ack in h.acks():
         if ack.branch is None or ack.last is None or _exists(h, (ack.branch, ack.last)):
             continue
-        detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}) returned the head "
+        detail = f"{begun.operation} (op {ack.op} of {ack.worker!r}) returned the head "
         yield h.finding(
             ViolationKind.LOST, f"{detail}{ack.branch}:{ack.last}, which does not exist"
         )
@@ -222,7 +226,7 @@ def _missing_head(h: SessionLog) -> Iterator[Finding]:
 def _wrong_acked_head(h: SessionLog) -> Iterator[Finding]:
     """Find appends that returned a head at which none of their messages is stored."""
     for begun, ack in h.acks():
-        if begun.verb not in APPEND_OPERATIONS or ack.branch is None or ack.last is None:
+        if begun.operation not in APPEND_OPERATIONS or ack.branch is None or ack.last is None:
             continue
         if ack.last and _exists(h, (ack.branch, ack.last)):
             at = h.branches[ack.branch - 1].history[ack.last - 1]
@@ -238,7 +242,9 @@ def _exists(h: SessionLog, state: State) -> bool:
 
 def _returned_twice(h: SessionLog) -> Iterator[Finding]:
     """Find a branch that several moves returned although each of them opens one."""
-    returned = Counter(state[0] for begun, _, state in _moves(h) if begun.verb in {"undo", "redo"})
+    returned = Counter(
+        state[0] for begun, _, state in _moves(h) if begun.operation in {"undo", "redo"}
+    )
     for number, times in returned.items():
         if times > 1:
             yield h.finding(
@@ -256,14 +262,16 @@ def _wrong_move(h: SessionLog) -> Iterator[Finding]:
             branch, begun
         )
         if not opened and not _was_no_op(h, begun, state):
-            detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}, head {state[0]}:{state[1]}) "
+            detail = (
+                f"{begun.operation} (op {ack.op} of {ack.worker!r}, head {state[0]}:{state[1]}) "
+            )
             detail += f"does not lead from the end of branch {state[0] - 1} to what is stored"
             yield h.finding(ViolationKind.WRONG_MOVE, detail)
 
 
 def _length_after_move(branch: Branch, begun: Invoked) -> int:
     """Return the length of the history right after a move opened this branch."""
-    return len(begun.ids) if begun.verb == "replace" else branch.fork_seq
+    return len(begun.ids) if begun.operation == "replace" else branch.fork_seq
 
 
 def _unexplained(h: SessionLog) -> Iterator[Finding]:
@@ -273,7 +281,7 @@ def _unexplained(h: SessionLog) -> Iterator[Finding]:
         claims.setdefault(state[0], []).append((begun, state))
     unknown: list[Branch] = []
     for branch in h.branches[1:]:
-        claimed = [(b, s) for b, s in claims.get(branch.number, []) if b.verb == branch.reason]
+        claimed = [(b, s) for b, s in claims.get(branch.number, []) if b.operation == branch.reason]
         explained = any(_can_have_opened(h, branch, begun) for begun, _ in claimed)
         # A wrong claim is found by `_wrong_move`.
         if not explained and all(_was_no_op(h, begun, state) for begun, state in claimed):
@@ -323,7 +331,7 @@ def _out_of_order(h: SessionLog) -> Iterator[Finding]:
 def _settled_states(h: SessionLog) -> Iterator[tuple[int, State]]:
     """Yield the times by which a session was known to have reached a state."""
     for begun, ack in h.acks():
-        if ack.branch is not None and ack.last is not None and begun.verb != "fork":
+        if ack.branch is not None and ack.last is not None and begun.operation != "fork":
             state = (ack.branch, ack.last)
             if _exists(h, state):
                 yield ack.at, max(state, (ack.branch, h.branches[ack.branch - 1].fork_seq))
@@ -340,9 +348,9 @@ def _claimed_states(h: SessionLog) -> Iterator[tuple[int, State, str, ViolationK
     for begun, ack in h.acks():
         if ack.branch is None or ack.last is None or not _exists(h, (ack.branch, ack.last)):
             continue
-        alone = begun.verb not in APPEND_OPERATIONS or len(h.writers[begun.ids[-1]]) == 1
+        alone = begun.operation not in APPEND_OPERATIONS or len(h.writers[begun.ids[-1]]) == 1
         latest = (ack.branch, ack.last) if alone else _end(h.branches[ack.branch - 1])
-        what = f"{begun.verb} (op {ack.op} of {ack.worker!r}, head {ack.branch}:{ack.last})"
+        what = f"{begun.operation} (op {ack.op} of {ack.worker!r}, head {ack.branch}:{ack.last})"
         yield begun.at, latest, what, ViolationKind.REORDER
     for read in _whole_reads(h):
         what = f"a read of {read.branch}:{len(read.ids)} by {read.worker!r}"
@@ -392,7 +400,7 @@ def fork_findings(histories: Mapping[str, SessionLog]) -> Iterator[Finding]:
     """Find forks that do not begin with a state of their parent at the time of the fork."""
     for h in histories.values():
         for begun, ack in h.acks():
-            if begun.verb != "fork" or ack.child is None or any(_gap(h)):
+            if begun.operation != "fork" or ack.child is None or any(_gap(h)):
                 continue
             child = histories.get(ack.child)
             if child is None or not child.branches:

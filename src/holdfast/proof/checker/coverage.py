@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 
 from holdfast.proof.checker.event_log import APPEND_OPERATIONS, Acked
-from holdfast.proof.checker.session_log import EventsByType, SessionLog, Write
+from holdfast.proof.checker.session_log import EventsByType, SessionLog, WriteAttempt
 from holdfast.proof.checker.verdict import Coverage
 
 
-def coverage(log: EventsByType, writes: list[Write], histories: list[SessionLog]) -> Coverage:
+def coverage(
+    log: EventsByType, writes: list[WriteAttempt], histories: list[SessionLog]
+) -> Coverage:
     """Count the activity of a run."""
     killed = {kill.worker: kill.at for kill in log.kills}
     writers = {write.begun.worker for write in writes}
@@ -29,14 +31,14 @@ def coverage(log: EventsByType, writes: list[Write], histories: list[SessionLog]
         torn_lines=len(log.torn),
         stored=sum(len(history.stored) for history in histories),
         moves=sum(
-            write.begun.verb not in APPEND_OPERATIONS and isinstance(write.end, Acked)
+            write.begun.operation not in APPEND_OPERATIONS and isinstance(write.end, Acked)
             for write in writes
         ),
         branches=sum(len(history.branches) - 1 for history in histories if history.branches),
     )
 
 
-def _retries(writes: list[Write]) -> int:
+def _retries(writes: list[WriteAttempt]) -> int:
     """Count the writes that include an id which an earlier write may have stored."""
     seen: set[str] = set()
     count = 0
@@ -47,7 +49,7 @@ def _retries(writes: list[Write]) -> int:
     return count
 
 
-def _overlaps(writes: list[Write], killed: Mapping[str, int]) -> int:
+def _overlaps(writes: list[WriteAttempt], killed: Mapping[str, int]) -> int:
     """Count the writes that began while a write of another worker was in progress."""
     count = 0
     latest, runner_up = (-1, ""), (-1, "")  # latest ends, of two different workers
@@ -65,7 +67,7 @@ def _overlaps(writes: list[Write], killed: Mapping[str, int]) -> int:
     return count
 
 
-def _end(write: Write, killed: Mapping[str, int]) -> int:
+def _end(write: WriteAttempt, killed: Mapping[str, int]) -> int:
     if write.end is not None:
         return write.end.at
     return killed.get(write.begun.worker, write.begun.at)

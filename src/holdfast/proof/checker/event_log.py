@@ -42,8 +42,8 @@ class Event(
 class Invoked(Event, frozen=True):
     """A write began. `op` is unique per worker; `expect` is the seq of the expected head.
 
-    `verb` is the operation. A move may have a target position `to` or a number of `turns` to
-    undo, and records the branch of the expected head.
+    A move may have a target position `to` or a number of `turns` to undo, and records the branch of
+    the expected head.
     """
 
     worker: str
@@ -54,7 +54,7 @@ class Invoked(Event, frozen=True):
     at: int
     expect: int | None = None
     fence: int | None = None
-    verb: OperationName = "append"
+    operation: OperationName = msgspec.field(default="append", name="verb")
     expect_branch: int | None = None
     to: int | str | None = None
     to_branch: int | None = None
@@ -62,7 +62,7 @@ class Invoked(Event, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse a batch that is empty or whose digests do not match its ids."""
-        needed = self.verb in APPEND_OPERATIONS
+        needed = self.operation in APPEND_OPERATIONS
         if (needed and not self.ids) or len(self.ids) != len(self.digests):
             raise BadHistory(
                 f"a write needs one digest per id: {len(self.ids)} ids, {len(self.digests)}"
@@ -192,7 +192,7 @@ class Recorder:
     """Writes one worker's events to a file that must not exist yet.
 
     Each event is a single `write` to a file opened for appending: a kill can tear only the last
-    line, and nothing waits in a buffer. Give every thread, and every life of a restarted process,
+    line, and nothing waits in a buffer. Every thread, and every life of a restarted process, needs
     a name and a file of its own: operations are numbered per recorder.
     """
 
@@ -222,7 +222,7 @@ class Recorder:
     def invoked_operation(
         self,
         session: str,
-        verb: OperationName,
+        operation: OperationName,
         ids: Sequence[str] = (),
         digests: Sequence[str] = (),
         *,
@@ -239,7 +239,7 @@ class Recorder:
             tuple(digests),
             now(),
             expect=None if expect is None else expect.seq,
-            verb=verb,
+            operation=operation,
             expect_branch=None if expect is None else expect.branch,
             to=to.seq if isinstance(to, Head) else to,
             to_branch=to.branch if isinstance(to, Head) else None,

@@ -43,7 +43,7 @@ class EventsByType(msgspec.Struct, frozen=True):
     torn: list[TornLine]
 
 
-class Write(msgspec.Struct, frozen=True):
+class WriteAttempt(msgspec.Struct, frozen=True):
     """One operation: its beginning joined with its end, if it had one."""
 
     begun: Invoked
@@ -59,7 +59,7 @@ class SessionLog(msgspec.Struct, frozen=True):
     """Everything known about one session; positions are indexes into its log, `stored`."""
 
     session: str
-    writes: list[Write]
+    writes: list[WriteAttempt]
     reads: list[Read]
     fences: list[Fenced]  # by time
     branches: Sequence[Branch]
@@ -67,7 +67,7 @@ class SessionLog(msgspec.Struct, frozen=True):
     stored: Sequence[Stored]
     store_written: frozenset[str]
     positions: dict[str, int]  # id -> its first position
-    writers: dict[str, list[Write]]  # id -> the writes that may have stored it
+    writers: dict[str, list[WriteAttempt]]  # id -> the writes that may have stored it
     settled: dict[str, int]  # id -> the first time that an acknowledgement or a read reported it
 
     def acks(self) -> Iterator[tuple[Invoked, Acked]]:
@@ -101,7 +101,7 @@ def sort_by_type(events: Iterable[Event]) -> EventsByType:
     return log
 
 
-def join_writes(log: EventsByType) -> list[Write]:
+def join_writes(log: EventsByType) -> list[WriteAttempt]:
     """Join each invocation with its end; raise `BadHistory` if they do not match."""
     begun = {(event.worker, event.op): event for event in log.begun}
     if len(begun) != len(log.begun):
@@ -115,7 +115,7 @@ def join_writes(log: EventsByType) -> list[Write]:
             raise BadHistory(f"op {end.op} of worker {end.worker!r} ended twice")
         _match(begun.get(key), end)
         ends[key] = end
-    return [Write(event, ends.get(key)) for key, event in begun.items()]
+    return [WriteAttempt(event, ends.get(key)) for key, event in begun.items()]
 
 
 def _match(begun: Invoked | None, end: End) -> None:
@@ -145,7 +145,9 @@ class FinalState(msgspec.Struct, frozen=True):
         return [Branch(1, "start", 0, 0, tuple(self.final.get(session, ())))], False
 
 
-def session_logs(log: EventsByType, writes: list[Write], kept: FinalState) -> list[SessionLog]:
+def session_logs(
+    log: EventsByType, writes: list[WriteAttempt], kept: FinalState
+) -> list[SessionLog]:
     """Build the log of each session."""
     by_writes = _group(writes, lambda write: write.begun.session)
     by_reads = _group(log.reads, lambda read: read.session)
@@ -162,14 +164,18 @@ def _group(items: Iterable[_T], key: Callable[[_T], str]) -> defaultdict[str, li
 
 
 def _history(
-    session: str, writes: list[Write], reads: list[Read], fences: list[Fenced], kept: FinalState
+    session: str,
+    writes: list[WriteAttempt],
+    reads: list[Read],
+    fences: list[Fenced],
+    kept: FinalState,
 ) -> SessionLog:
     branches, moves = kept.branches_of(session)
     stored = [message for branch in branches for message in branch.history[branch.fork_seq :]]
     place: dict[str, int] = {}
     for position, message in enumerate(stored):
         place.setdefault(message.id, position)
-    writers: dict[str, list[Write]] = {}
+    writers: dict[str, list[WriteAttempt]] = {}
     for write in writes:
         if not write.refused:
             # An id may occur twice in one batch; it still has one writer there.
@@ -190,7 +196,7 @@ def _history(
     )
 
 
-def _settled(writes: list[Write], reads: list[Read]) -> dict[str, int]:
+def _settled(writes: list[WriteAttempt], reads: list[Read]) -> dict[str, int]:
     reports = [(w.end.at, w.begun.ids) for w in writes if isinstance(w.end, Acked)]
     reports += [(read.ended, read.ids) for read in reads]
     settled: dict[str, int] = {}

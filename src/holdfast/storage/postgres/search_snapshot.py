@@ -40,7 +40,7 @@ def _load_statements() -> dict[str, str]:
 SQL: Final = _load_statements()
 
 
-class SearchSnapshot(PostgresSnapshot):
+class PostgresSearchSnapshot(PostgresSnapshot):
     """A snapshot of the log for one search."""
 
     def __init__(self, statements: StatementExecutor, tenant: Tenant, paths: AncestryCache) -> None:

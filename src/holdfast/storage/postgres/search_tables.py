@@ -22,7 +22,7 @@ from holdfast.storage.postgres.connection import Connection, PendingResult
 from holdfast.storage.postgres.conninfo import ConnInfo
 from holdfast.storage.postgres.errors import is_connection_lost, translate
 from holdfast.storage.postgres.rows import mark
-from holdfast.storage.postgres.search_snapshot import SearchSnapshot
+from holdfast.storage.postgres.search_snapshot import PostgresSearchSnapshot
 from holdfast.storage.postgres.snapshot import Tenant
 from holdfast.storage.postgres.statements import SQL
 
@@ -88,14 +88,14 @@ class PostgresIndexConnection:
         self._replayable: list[_ReplayableResult] | None = (
             None  # since BEGIN, until a row is received
         )
-        self._log_snapshot: SearchSnapshot | None = None
+        self._log_snapshot: PostgresSearchSnapshot | None = None
 
     # ------------------------------------------------------------------------------ transactions
 
     def begin_reading(self) -> None:
         """Begin a read-only snapshot; it is sent with the first query."""
         self._begin("begin_reading")
-        self._log_snapshot = SearchSnapshot(self, self._tenant, self._paths)
+        self._log_snapshot = PostgresSearchSnapshot(self, self._tenant, self._paths)
         self._log_snapshot.enter("enter_snapshot", self._conninfo.snapshot_idle_timeout)
 
     def begin_writing(self, patience: float) -> None:
@@ -214,7 +214,7 @@ class PostgresIndexConnection:
 
     # ----------------------------------------------------------------------------------- the log
 
-    def log(self) -> SearchSnapshot:
+    def log(self) -> PostgresSearchSnapshot:
         """Return the log in the snapshot that is open."""
         if self._log_snapshot is None:
             raise StoreUnavailable(f"the search index has no open snapshot; {_INDEX_UNCHANGED}")

@@ -28,7 +28,7 @@ def find_damage(
         yield from _damage_of_branch(snapshot, branch_row(row))
     for (sha256,) in statements.execute("all_blobs", whose).fetchall():
         if codec.sha256_hex(snapshot.blob(sha256) or b"") != sha256:
-            yield Damage(what=f"blob {sha256} does not fit its hash")
+            yield Damage(what=f"blob {sha256} does not match its hash")
     for sha256, owner, seq in statements.execute("missing_blobs", whose).fetchall():
         yield Damage(what=f"blob {sha256} is missing", session_id=text_of(owner), seq=seq)
 
@@ -44,5 +44,5 @@ def _damage_of_branch(snapshot: PostgresSnapshot, branch: BranchRow) -> Iterator
             if row is None:
                 yield Damage(what=f"message {seq} is missing", session_id=owner, seq=seq)
             elif codec.checksum(row.id, row.turn, row.body) != row.crc:
-                what = f"message {seq} does not fit its checksum"
+                what = f"message {seq} does not match its checksum"
                 yield Damage(what=what, session_id=owner, seq=seq)

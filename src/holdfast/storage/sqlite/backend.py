@@ -271,15 +271,15 @@ class SQLiteBackend(Backend):
         return self._tenant_number
 
     # There is one writer at a time, so every operation runs alone.
-    def write(self, verb: Operation[T], *, alone: bool = False) -> T:  # noqa: ARG002
+    def write(self, operation: Operation[T], *, alone: bool = False) -> T:  # noqa: ARG002
         """Run an operation in a transaction, durable when this returns, and return its result."""
         self._refuse_write()
-        return self._writer.run(verb)
+        return self._writer.run(operation)
 
-    def submit(self, verb: Operation[T]) -> PendingWrite[T]:
+    def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Queue an operation for the writer thread."""
         self._refuse_write()
-        return self._writer.submit(verb)
+        return self._writer.submit(operation)
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until the change count is not `seen`, or for `timeout` seconds; return the count."""

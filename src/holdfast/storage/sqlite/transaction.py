@@ -156,7 +156,7 @@ class SQLiteSnapshot:
 
     def _checksum_error(self, session: int | None) -> Damaged:
         return Damaged(
-            f"the rows of {self._describe_session(session)} do not fit their checksum; nothing "
+            f"the rows of {self._describe_session(session)} do not match their checksum; nothing "
             "was changed. "
             "Run store.verify() to list the damage, and store.salvage(to) to copy everything "
             "readable into a new store."
@@ -305,7 +305,7 @@ class SQLiteSnapshot:
             yield self._session_row(session), _head_row(self._check_row(head, session[1]))
 
     def _list_one_by_one(self, listing: SessionFilter, before: int) -> Iterator[ListedSession]:
-        """Yield sessions one by one, with an `Unreadable` for each damaged one; slow."""
+        """Yield sessions one by one, with an `UnreadableSession` for each damaged one; slow."""
         numbers: list[Any] = self._execute(SQL["list_numbers"], (self._tenant, before)).fetchall()
         for n, activity in numbers:
             found: ListedSession
@@ -824,7 +824,7 @@ def _damage_reason(error: Exception) -> str:
 def _is_listed(found: ListedSession, listing: SessionFilter) -> bool:
     """True if a session belongs in a list; a damaged one is matched by its unchecked rows.
 
-    Without rows it is in every list that `Listing.open_to_all` describes.
+    Without rows it is in every list that `SessionFilter.includes_damaged` describes.
     """
     if not isinstance(found, UnreadableSession):
         return listing.matches(*found)

@@ -11,7 +11,7 @@ The tests use the public API, and the backend protocol only where the API cannot
 folder and a clock of its own; every backend opened on the same folder must be the same store. If
 the store ends with its backend, set `persistent = False`: then it is never opened twice. If it
 cannot search its own bytes for residue of erased data, set `proves = False`: then every erasure
-must report that. Give the backend a long lease (minutes): the tests advance the clock when one has
+must report that. Use a long lease (minutes): the tests advance the clock when one has
 to expire.
 
 Tests that take seconds are marked `long`; register that mark, or skip them with `-m "not long"`.

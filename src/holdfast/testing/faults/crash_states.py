@@ -39,7 +39,7 @@ from holdfast.testing.faults.trace import (
     Ack,
     Adopt,
     Begin,
-    Link,
+    LinkName,
     Sync,
     SyncNames,
     Trace,
@@ -328,7 +328,7 @@ def _points(trace: Trace) -> list[_Point]:
     return points
 
 
-def _cut(event: Link | Unlink | Write | Truncate, sizes: dict[int, int]) -> list[Effect]:
+def _cut(event: LinkName | Unlink | Write | Truncate, sizes: dict[int, int]) -> list[Effect]:
     """Cut an event into effects that can happen independently, and track the file's size."""
     if isinstance(event, Truncate):
         sizes[event.file] = event.size
@@ -359,7 +359,7 @@ def _synced(epoch: _Epoch, sync: Sync | SyncNames) -> _Epoch:
 
 
 def _covers(sync: Sync | SyncNames, effect: Effect) -> bool:
-    if isinstance(effect, Link | Unlink):
+    if isinstance(effect, LinkName | Unlink):
         return isinstance(sync, SyncNames)
     if isinstance(effect, Write | Truncate | Extend):
         return isinstance(sync, Sync) and sync.file == effect.file

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.testing.faults.trace import Adopt, Link, Trace, TraceEvent, Truncate, Unlink, Write
+from holdfast.testing.faults.trace import (
+    Adopt,
+    LinkName,
+    Trace,
+    TraceEvent,
+    Truncate,
+    Unlink,
+    Write,
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Disk:
     def apply(self, effect: Effect) -> None:
         """Apply one effect; syncs and markers have none."""
         match effect:
-            case Link(name, file):
+            case LinkName(name, file):
                 self.names[name] = file
                 self.files.setdefault(file, b"")
             case Adopt(name, file, data):

@@ -26,7 +26,7 @@ from holdfast.testing.faults.trace import (
     Ack,
     Adopt,
     Begin,
-    Link,
+    LinkName,
     Sync,
     SyncNames,
     Trace,
@@ -79,7 +79,7 @@ class _Ledger:
             return self._names[name]
         number = self._names[name] = next(self._numbers)
         # An empty file created outside the VFS (to set its mode, say) is as uncertain as a new one.
-        self.note(Adopt(name, number, found) if found else Link(name, number))
+        self.note(Adopt(name, number, found) if found else LinkName(name, number))
         return number
 
     def deleted(self, name: str, *, synced: bool) -> None:
@@ -210,7 +210,7 @@ def _verify_trace(trace: Trace, directory: Path) -> None:
     replayed = Disk.at_start(trace)
     for event in trace.events:
         replayed.apply(event)
-    touched = {event.name for event in trace.events if isinstance(event, Link | Adopt | Unlink)}
+    touched = {event.name for event in trace.events if isinstance(event, LinkName | Adopt | Unlink)}
     for name in sorted(touched | set(trace.before)):
         real = _read_if_there(directory / name)
         if replayed.read(name) != real:

@@ -19,7 +19,7 @@ from typing import Self
 import msgspec
 
 
-class Link(msgspec.Struct, frozen=True, tag=True):
+class LinkName(msgspec.Struct, frozen=True, tag="Link"):
     """A file was created under a name."""
 
     name: str
@@ -80,7 +80,7 @@ class Ack(msgspec.Struct, frozen=True, tag=True):
     what: str
 
 
-TraceEvent = Link | Unlink | Adopt | Write | Truncate | Sync | SyncNames | Begin | Ack
+TraceEvent = LinkName | Unlink | Adopt | Write | Truncate | Sync | SyncNames | Begin | Ack
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Trace(msgspec.Struct, frozen=True):
         """Return the numbers of all files that ever had this name."""
         numbers = {number for number, known in enumerate(self.before) if known == name}
         for event in self.events:
-            if isinstance(event, Link | Adopt) and event.name == name:
+            if isinstance(event, LinkName | Adopt) and event.name == name:
                 numbers.add(event.file)
         return numbers
 

@@ -16,7 +16,13 @@ from holdfast import codec, ids
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged
 from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, covered_columns, row_checksum
-from holdfast.storage.sqlite.repair.row_scan import BadText, KeyedTable, SessionTable, Value, Values
+from holdfast.storage.sqlite.repair.row_scan import (
+    BadText,
+    KeyedTable,
+    SessionKeyedTable,
+    Value,
+    Values,
+)
 from holdfast.storage.sqlite.transaction import bind, bind_json, unbind_json
 from holdfast.values import (
     BranchReason,
@@ -219,8 +225,8 @@ def _keyed(name: str, key: str) -> KeyedTable:
     return KeyedTable(name, key, (*RULES[name], *_crc(name)))
 
 
-def _session_table(name: str, *order: str) -> SessionTable:
-    return SessionTable(name, (*RULES[name], *_crc(name)), order)
+def _session_table(name: str, *order: str) -> SessionKeyedTable:
+    return SessionKeyedTable(name, (*RULES[name], *_crc(name)), order)
 
 
 def _crc(name: str) -> tuple[str, ...]:
@@ -240,10 +246,10 @@ QUEUE_BLOBS: Final = KeyedTable("queue_blobs", "rowid", ("session", "number", "s
 QUARANTINE: Final = KeyedTable("quarantine", "n", ("n", "origin", "reason", "content", "crc"))
 TURNS: Final = _session_table("turns", "number")
 TOOLS: Final = _session_table("tools", "turn", "call_id")
-DRAFTS: Final = SessionTable(
+DRAFTS: Final = SessionKeyedTable(
     "drafts", ("session", "turn", "number", "record", "crc"), ("turn", "number")
 )
-QUEUE: Final = SessionTable(
+QUEUE: Final = SessionKeyedTable(
     "queue", ("session", "number", "id", "created_at", "body", "crc"), ("number",)
 )
 SESSION_TABLES: Final = (TURNS, TOOLS, DRAFTS, QUEUE)
@@ -329,7 +335,7 @@ def read_message(values: Values, blob: codec.BlobReader) -> tuple[Message, set[s
     if not name or body is None or not isinstance(turn, int | None):
         raise Damaged("has an invalid id, turn or body")
     if codec.checksum(name, turn, body) != values["crc"]:
-        raise Damaged("does not fit its checksum")
+        raise Damaged("does not match its checksum")
     needed: set[str] = set()
 
     def fetch(sha256: str) -> bytes | None:

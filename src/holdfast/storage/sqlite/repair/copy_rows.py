@@ -147,7 +147,7 @@ class RowCopier:
         else:
             repaired = {**typed, **self._defaults(table, typed, session)}
             whole = matches_checksum(table, typed)
-            why = "text was damaged, and is restored" if whole else "does not fit its checksum"
+            why = "text was damaged, and is restored" if whole else "does not match its checksum"
         if found is not None or repaired == typed:
             self.quarantine(table, why, _to_json_text(values))
             self.report(f"a row of {table}: {why}", session or repaired.get("session"))

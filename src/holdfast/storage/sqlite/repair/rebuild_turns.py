@@ -22,7 +22,7 @@ from holdfast.storage.sqlite.repair.column_rules import (
 )
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier, as_row_number
 from holdfast.storage.sqlite.repair.row_scan import (
-    SessionTable,
+    SessionKeyedTable,
     UnreadableRows,
     Value,
     Values,
@@ -53,7 +53,7 @@ class TurnRebuilder:
         if known and isinstance(data, bytes) and codec.sha256_hex(data) == values["sha256"]:
             self._copier.copy("queue_blobs", values)
             return
-        self._copier.quarantine("queue_blobs", "does not fit its hash, or has no session", data)
+        self._copier.quarantine("queue_blobs", "does not match its hash, or has no session", data)
         self._copier.report("a file attached to queued input is damaged", values["session"])
 
     def _usage(self, values: Values) -> None:
@@ -63,7 +63,7 @@ class TurnRebuilder:
         else:
             self._copier.quarantine_row("usage", "belongs to no session", values)
 
-    def _session_rows(self, table: SessionTable) -> None:
+    def _session_rows(self, table: SessionKeyedTable) -> None:
         known = self._copier.row_numbers("sessions")
         for item in scan_session_rows(self._copier.source, table, known):
             if isinstance(item, UnreadableRows):
@@ -78,7 +78,7 @@ class TurnRebuilder:
             else:
                 self.turns += self._copier.copy(table.name, row) and table is TURNS
 
-    def _is_readable(self, table: SessionTable, row: Values) -> bool:
+    def _is_readable(self, table: SessionKeyedTable, row: Values) -> bool:
         if table is DRAFTS:
             return is_draft_record(row)
         return table is not QUEUE or self._is_queued(row["session"], row)

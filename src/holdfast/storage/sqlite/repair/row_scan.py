@@ -265,7 +265,7 @@ def _value(kind: Value, raw: Value) -> Value:
 # ------------------------------------------------------------------------------- by a session
 
 
-class SessionTable(msgspec.Struct, frozen=True):
+class SessionKeyedTable(msgspec.Struct, frozen=True):
     """A table whose key begins with the session: its columns, and the rest of its key."""
 
     name: str
@@ -281,7 +281,7 @@ class UnreadableRows(msgspec.Struct, frozen=True):
 
 
 def scan_session_rows(
-    connection: apsw.Connection, table: SessionTable, known: Iterable[int]
+    connection: apsw.Connection, table: SessionKeyedTable, known: Iterable[int]
 ) -> Iterator[Values | UnreadableRows]:
     """Yield a table's rows in file order, so that no wrong key hides another row.
 
@@ -314,12 +314,12 @@ def scan_session_rows(
             yield from (values for values in found if _order_of(table, values) not in repeated)
 
 
-def _select_all(table: SessionTable) -> str:
+def _select_all(table: SessionKeyedTable) -> str:
     return f"SELECT {_typed_columns(table.columns)} FROM {table.name} NOT INDEXED"  # noqa: S608
 
 
 def _rows_of(
-    connection: apsw.Connection, table: SessionTable, session: int
+    connection: apsw.Connection, table: SessionKeyedTable, session: int
 ) -> tuple[list[Values], str | None]:
     """Return a session's rows, read from both ends, and SQLite's error if there was one."""
     found, why = _read_in_order(connection, table, session, "ASC")
@@ -332,7 +332,7 @@ def _rows_of(
 
 
 def _read_in_order(
-    connection: apsw.Connection, table: SessionTable, session: int, direction: str
+    connection: apsw.Connection, table: SessionKeyedTable, session: int, direction: str
 ) -> tuple[list[Values], str | None]:
     order = ", ".join(f"{name} {direction}" for name in table.order)
     query = f"{_select_all(table)} WHERE session = ? ORDER BY {order}"
@@ -345,11 +345,11 @@ def _read_in_order(
     return found, None
 
 
-def _order_of(table: SessionTable, row: Values) -> tuple[Value, ...]:
+def _order_of(table: SessionKeyedTable, row: Values) -> tuple[Value, ...]:
     return tuple(row[name] for name in table.order)
 
 
-def _sessions_in(connection: apsw.Connection, table: SessionTable) -> Iterator[int]:
+def _sessions_in(connection: apsw.Connection, table: SessionKeyedTable) -> Iterator[int]:
     """Yield the sessions that have rows in a table, as far as it can be read."""
     query = (
         f"SELECT min(session) FROM {table.name} NOT INDEXED "  # noqa: S608

@@ -136,7 +136,7 @@ def _old_quarantine(copier: RowCopier, values: Values) -> None:
 def _blob(copier: RowCopier, values: Values) -> None:
     data = values["data"]
     if not isinstance(data, bytes) or codec.sha256_hex(data) != values["sha256"]:
-        copier.quarantine("blobs", "does not fit its hash", data)
-        copier.report(f"the data of blob {values['sha256']!r} does not fit its hash")
+        copier.quarantine("blobs", "does not match its hash", data)
+        copier.report(f"the data of blob {values['sha256']!r} does not match its hash")
     else:
         copier.copy("blobs", values)

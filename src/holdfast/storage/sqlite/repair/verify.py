@@ -64,7 +64,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
     KeyedTable,
     MisfiledRow,
     Row,
-    SessionTable,
+    SessionKeyedTable,
     UnreadableRange,
     UnreadableRows,
     Value,
@@ -197,7 +197,7 @@ class _Verifier:
         for column in invalid:
             self._report(f"{column} of {label} of {table} cannot be read", session)
         if not invalid and not matches_checksum(table, values):
-            self._report(f"{label} of {table} does not fit its checksum", session)
+            self._report(f"{label} of {table} does not match its checksum", session)
 
     def _tenant(self, values: Values) -> None:
         if invalid_columns("tenants", values):
@@ -234,12 +234,12 @@ class _Verifier:
     def _blob(self, n: int, values: Values) -> None:
         data, name = values["data"], values["sha256"]
         if not isinstance(data, bytes) or codec.sha256_hex(data) != name:
-            self._report(f"the data of blob {n} does not fit its hash")
+            self._report(f"the data of blob {n} does not match its hash")
 
     def _queue_blob(self, values: Values) -> None:
         data, session = values["data"], values["session"]
         if not isinstance(data, bytes) or codec.sha256_hex(data) != values["sha256"]:
-            self._report("a file attached to queued input does not fit its hash", session)
+            self._report("a file attached to queued input does not match its hash", session)
         self._check_session("a file attached to queued input belongs", session)
 
     def _usage(self, values: Values) -> None:
@@ -310,7 +310,7 @@ class _Verifier:
             if isinstance(item, Row):
                 yield item.key
 
-    def _owned_values(self, table: SessionTable, session: Value, values: Values) -> None:
+    def _owned_values(self, table: SessionKeyedTable, session: Value, values: Values) -> None:
         if table is DRAFTS and not is_draft_record(values):
             self._report("a record of a draft cannot be read", session)
         elif table is QUEUE and not is_queued_input(values, self._queue_getter(session, values)):

@@ -1,0 +1,92 @@
+"""The house stays findable: nouns as module names, one thing per name, plain words.
+
+Few rules, each of which a newcomer would otherwise notice first. What reads well cannot be tested;
+what has no place here can.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+PACKAGE: Final = ROOT / "src" / "holdfast"
+
+# Words that end like a gerund and are nouns of the field.
+_NOUNS: Final = {"docstring", "listing", "pairing", "rendering", "testing"}
+# What every package may have, and the folders whose files are named after something elsewhere:
+# async twins, the two databases, a suite per operation, providers, commands.
+_USUAL: Final = {"__init__", "__main__", "config", "errors", "protocol", "registry"}
+_NAMED_AFTER: Final = (
+    "aio",
+    "agent/models",
+    "cli/commands",
+    "storage/postgres",
+    "testing/conformance",
+    "testing/legality",
+)
+_DIALECT: Final = re.compile(
+    r"(?<![\"'])\b(burying|bury|doomed|foresee\w*|foresight|foretell|foretold|heirs?|journeys?|letting_go"
+    r"|mistrust\w*|somebody|suppose[ds]?|supposing|undisturbed|unhurried|verbs?|whoever)\b(?![\"'])",
+    re.IGNORECASE,
+)
+_OPENERS: Final = re.compile(r"(?:^|[.:;!?]\s+)(Give|Say|Tell|Know)s?\b")
+
+
+def _modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def _docstrings() -> Iterator[tuple[str, str]]:
+    for path in _modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name = getattr(node, "name", "module")
+                yield f"{path.relative_to(ROOT)}: {name}", ast.get_docstring(node) or ""
+
+
+def test_modules_are_named_by_nouns() -> None:
+    gerunds = {path for path in _modules() if path.stem.endswith("ing")}
+    assert not [str(path) for path in gerunds if path.stem not in _NOUNS]
+
+
+def test_a_module_name_means_one_module() -> None:
+    places = defaultdict(list)
+    for path in _modules():
+        where = path.relative_to(PACKAGE)
+        if path.stem not in _USUAL and where.parent.as_posix() not in _NAMED_AFTER:
+            places[path.stem].append(where.as_posix())
+    assert not [found for found in places.values() if len(found) > 1]
+
+
+def test_a_public_class_name_means_one_class() -> None:
+    places = defaultdict(list)
+    for path in _modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(path.relative_to(PACKAGE).as_posix())
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_private_dialect() -> None:
+    pages = [
+        *_modules(),
+        *PACKAGE.rglob("*.sql"),
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "README.md",
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for path in sorted(pages)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for match in _DIALECT.finditer(line)
+    ]
+    assert not found
+
+
+def test_docstrings_state_what_is_returned_raised_or_done() -> None:
+    assert not [where for where, text in _docstrings() if _OPENERS.search(text)]
