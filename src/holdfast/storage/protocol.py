@@ -451,9 +451,9 @@ class Snapshot(Protocol):
         ...
 
     def measured(self, model: str) -> MeasuredTokens:
-        """Sum reported and estimated tokens over a model's newest `MAX_MEASURED_ROWS` rows of usage.
+        """Sum reported and estimated tokens over a model's newest rows of usage.
 
-        Newest is by day, then by session.
+        These are at most `MAX_MEASURED_ROWS`; newest is by day, then by session.
         """
         ...
 
