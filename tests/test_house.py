@@ -19,16 +19,9 @@ PACKAGE: Final = ROOT / "src" / "holdfast"
 # Words that end like a gerund and are nouns of the field.
 _NOUNS: Final = {"docstring", "listing", "pairing", "rendering", "testing"}
 # What every package may have, and the folders whose files are named after something elsewhere:
-# async twins, the two databases, a suite per operation, providers, commands.
+# async twins, the two databases, and the commands.
 _USUAL: Final = {"__init__", "__main__", "config", "errors", "protocol", "registry"}
-_NAMED_AFTER: Final = (
-    "aio",
-    "agent/models",
-    "cli/commands",
-    "storage/postgres",
-    "testing/conformance",
-    "testing/legality",
-)
+_NAMED_AFTER: Final = ("aio", "cli/commands", "storage/postgres")
 _DIALECT: Final = re.compile(
     r"(?<![\"'])\b(burying|bury|doomed|foresee\w*|foresight|foretell|foretold|heirs?|journeys?|letting_go"
     r"|mistrust\w*|somebody|suppose[ds]?|supposing|undisturbed|unhurried|verbs?|whoever)\b(?![\"'])",

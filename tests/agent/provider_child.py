@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import holdfast
 from holdfast.agent import Agent, Limits, Model, Retry
-from holdfast.agent.models.anthropic import AnthropicModel
-from holdfast.agent.models.openai import OpenAIModel
+from holdfast.agent.models.anthropic_model import AnthropicModel
+from holdfast.agent.models.openai_model import OpenAIModel
 
 SYSTEM = "You are a harbour master."
 FAST = Retry(base=0.01, max=0.05, jitter=0.0)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from holdfast.agent.models.anthropic import AnthropicModel
 from holdfast.agent.models.anthropic_messages import MessagesStreamParser, encode_messages
+from holdfast.agent.models.anthropic_model import AnthropicModel
 from holdfast.agent.models.chat_completions import CONTINUE
 from holdfast.agent.models.protocol import (
     Delta,

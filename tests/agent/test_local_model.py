@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.agent.models.local import LocalModel
+from holdfast.agent.models.local_model import LocalModel
 from holdfast.agent.models.protocol import (
     Delta,
     ModelRequest,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.models import resolution, weights
-from holdfast.agent.models.local import LocalModel
+from holdfast.agent.models.local_model import LocalModel
 from holdfast.agent.models.resolution import DEFAULTS, ModelChoice, ModelSettings, parse_spec
 from holdfast.errors import Invalid, ModelMissing
 from tests.agent.ggufs import made
@@ -199,8 +199,8 @@ class Seen:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> type[Seen]:
-    monkeypatch.setattr("holdfast.agent.models.openai.OpenAIModel", Seen)
-    monkeypatch.setattr("holdfast.agent.models.anthropic.AnthropicModel", Seen)
+    monkeypatch.setattr("holdfast.agent.models.openai_model.OpenAIModel", Seen)
+    monkeypatch.setattr("holdfast.agent.models.anthropic_model.AnthropicModel", Seen)
     return Seen
 
 

@@ -23,7 +23,7 @@ from holdfast.agent.models.chat_completions import (
     flatten_text,
 )
 from holdfast.agent.models.context_limits import limits_for
-from holdfast.agent.models.openai import OpenAIModel
+from holdfast.agent.models.openai_model import OpenAIModel
 from holdfast.agent.models.protocol import (
     Delta,
     ModelRequest,
@@ -805,8 +805,8 @@ def test_who_knows_the_sizes_better_says_so() -> None:
 
 def test_nothing_is_imported_before_the_first_call() -> None:
     code = (
-        "import sys; from holdfast.agent.models.openai import OpenAIModel; "
-        "from holdfast.agent.models.anthropic import AnthropicModel; "
+        "import sys; from holdfast.agent.models.openai_model import OpenAIModel; "
+        "from holdfast.agent.models.anthropic_model import AnthropicModel; "
         "OpenAIModel('m', api_key='k'); AnthropicModel('m', api_key='k'); "
         "print([name for name in ('openai', 'anthropic', 'httpx2') if name in sys.modules])"
     )

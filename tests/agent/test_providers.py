@@ -32,7 +32,7 @@ from holdfast.agent.events import (
     ToolEnded,
     TurnEnded,
 )
-from holdfast.agent.models.anthropic import AnthropicModel
+from holdfast.agent.models.anthropic_model import AnthropicModel
 from holdfast.agent.models.chat_completions import CONTINUE
 from holdfast.draft_parts import DraftChunk, merge_deltas
 from holdfast.errors import ModelFailed

@@ -14,13 +14,13 @@ from holdfast.storage.postgres.backend import PostgresBackend  # noqa: E402
 from holdfast.storage.protocol import Backend  # noqa: E402 - the suite's asserts come first
 from holdfast.storage.sqlite.backend import SQLiteBackend  # noqa: E402
 from holdfast.testing import BackendConformance  # noqa: E402
-from holdfast.testing.conformance.append import AppendTests  # noqa: E402
-from holdfast.testing.conformance.backend_protocol import BackendProtocolTests  # noqa: E402
-from holdfast.testing.conformance.blobs import BlobTests  # noqa: E402
-from holdfast.testing.conformance.drafts import DraftTests  # noqa: E402
-from holdfast.testing.conformance.purge import PurgeTests  # noqa: E402
-from holdfast.testing.conformance.recovery import RecoveryTests  # noqa: E402
-from holdfast.testing.conformance.retries import RetryTests  # noqa: E402
+from holdfast.testing.conformance.append_tests import AppendTests  # noqa: E402
+from holdfast.testing.conformance.backend_protocol_tests import BackendProtocolTests  # noqa: E402
+from holdfast.testing.conformance.blobs_tests import BlobTests  # noqa: E402
+from holdfast.testing.conformance.drafts_tests import DraftTests  # noqa: E402
+from holdfast.testing.conformance.purge_tests import PurgeTests  # noqa: E402
+from holdfast.testing.conformance.recovery_tests import RecoveryTests  # noqa: E402
+from holdfast.testing.conformance.retries_tests import RetryTests  # noqa: E402
 from holdfast.url import Durability, Location, parse_url  # noqa: E402
 from tests.servers import wipe  # noqa: E402
 from tests.storage.connections import kept_links  # noqa: E402

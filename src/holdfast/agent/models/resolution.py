@@ -177,7 +177,7 @@ def build(choice: ModelChoice, settings: ModelSettings) -> Model:
 
 
 def _openai(spec: ModelSpec, settings: ModelSettings) -> Model:
-    from holdfast.agent.models.openai import OpenAIModel  # noqa: PLC0415 - an extra
+    from holdfast.agent.models.openai_model import OpenAIModel  # noqa: PLC0415 - an extra
 
     return OpenAIModel(
         spec.name,
@@ -191,7 +191,7 @@ def _openai(spec: ModelSpec, settings: ModelSettings) -> Model:
 
 
 def _anthropic(spec: ModelSpec, settings: ModelSettings) -> Model:
-    from holdfast.agent.models.anthropic import AnthropicModel  # noqa: PLC0415 - an extra
+    from holdfast.agent.models.anthropic_model import AnthropicModel  # noqa: PLC0415 - an extra
 
     return AnthropicModel(
         spec.name,
@@ -204,7 +204,7 @@ def _anthropic(spec: ModelSpec, settings: ModelSettings) -> Model:
 
 
 def _local(spec: ModelSpec, settings: ModelSettings) -> Model:
-    from holdfast.agent.models.local import LocalModel  # noqa: PLC0415 - asyncio and an extra
+    from holdfast.agent.models.local_model import LocalModel  # noqa: PLC0415 - asyncio and an extra
 
     path = Path(spec.name).expanduser() if spec.name else weights.find()
     if path is None:  # The file was removed since the check.

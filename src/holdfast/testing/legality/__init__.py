@@ -16,7 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from holdfast.errors import BadQuery
-from holdfast.testing.legality import anthropic, gemini, openai_chat, openai_responses
+from holdfast.testing.legality import (
+    anthropic_rules,
+    gemini_rules,
+    openai_chat_rules,
+    openai_responses_rules,
+)
 from holdfast.testing.legality.payload import RuleViolations
 from holdfast.testing.legality.published_rules import RULES, Rule
 from holdfast.values import JSON
@@ -26,10 +31,10 @@ __all__ = ["PROVIDERS", "RULES", "Rule", "problems"]
 _Check: TypeAlias = Callable[[RuleViolations, Sequence[Mapping[str, JSON]], JSON], None]
 
 _CHECKS: Final[Mapping[str, _Check]] = {
-    "openai": openai_chat.check,
-    "openai-responses": openai_responses.check,
-    "anthropic": anthropic.check,
-    "gemini": gemini.check,
+    "openai": openai_chat_rules.check,
+    "openai-responses": openai_responses_rules.check,
+    "anthropic": anthropic_rules.check,
+    "gemini": gemini_rules.check,
 }
 PROVIDERS: Final = tuple(_CHECKS)
 

@@ -18,7 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.blobs import sha
+from holdfast.testing.conformance.blobs_tests import sha
 from holdfast.testing.conformance.conversation import (
     parse_conversation,
     read_session,
