@@ -1,1 +1,1 @@
-"""Storage backends. Each does the I/O behind the seam of `base`; none decides what is stored."""
+"""Storage backends: each does the I/O behind `protocol`; none decides what is stored."""
