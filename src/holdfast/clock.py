@@ -35,9 +35,9 @@ def to_datetime(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
 
-def to_micros(moment: datetime) -> int:
+def to_micros(value: datetime) -> int:
     """Return an aware datetime as microseconds since 1970, exactly."""
-    return (moment - EPOCH) // _MICROSECOND
+    return (value - EPOCH) // _MICROSECOND
 
 
 def to_day(number: int) -> date:

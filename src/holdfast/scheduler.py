@@ -62,7 +62,7 @@ class Scheduler:
 
     def _start_thread(self) -> threading.Thread | None:
         """Start the thread; `None` if the system allows no more, then the next task retries."""
-        thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+        thread = threading.Thread(target=self._run, name="holdfast-scheduler", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
@@ -118,8 +118,8 @@ def _run_task(task: ScheduledTask) -> float | None:
 
 
 def _after_fork() -> None:
-    for keeper in list(_schedulers):
-        keeper.reset_after_fork()
+    for scheduler in list(_schedulers):
+        scheduler.reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

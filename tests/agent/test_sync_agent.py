@@ -21,11 +21,11 @@ from holdfast.testing.scripted_model import ScriptedModel, call, say
 _INTERRUPTED = """
 import sys, holdfast
 from holdfast.agent import Agent
-from holdfast.agent.models.protocol import Said
+from holdfast.agent.models.protocol import ReplyText
 from holdfast.testing.scripted_model import Pause, ScriptedModel
 
 with holdfast.open(sys.argv[1]) as store:
-    agent = Agent(ScriptedModel([Said("Once upon"), Pause(60.0)]), titles=False)
+    agent = Agent(ScriptedModel([ReplyText("Once upon"), Pause(60.0)]), titles=False)
     try:
         for event in agent.stream(store.session("talk"), "tell"):
             print(type(event).__name__, flush=True)
@@ -108,7 +108,7 @@ def test_no_thread_is_left_behind(session: Session) -> None:
     with Agent(ScriptedModel(say("ok")), titles=False) as agent:
         agent.run(session, "hi")
     for thread in set(threading.enumerate()) - before:
-        if thread.name != "holdfast-keeper":  # That of the store, which is still open.
+        if thread.name != "holdfast-scheduler":  # That of the store, which is still open.
             thread.join(60)  # Its reader threads have been asked to stop.
             assert not thread.is_alive(), thread
     agent.close()  # Closing twice is closing once.

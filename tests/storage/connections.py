@@ -18,7 +18,9 @@ from holdfast.storage.postgres import backend, search_tables
 from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.postgres.conninfo import ConnInfo
 
-_MAX_PREPARED = 300  # A link prepares no more than 500 statements; one store needs less than 200.
+_MAX_PREPARED = (
+    300  # A connection prepares no more than 500 statements; one store needs less than 200.
+)
 
 
 class _Shelf:
@@ -26,7 +28,7 @@ class _Shelf:
 
     def __init__(self) -> None:
         self.open = True
-        self._free: dict[ConnInfo, list[_KeptLink]] = {}
+        self._free: dict[ConnInfo, list[_KeptConnection]] = {}
 
     def take(self, target: ConnInfo) -> Connection:
         """Return a connection that was kept, or a new one."""
@@ -35,9 +37,9 @@ class _Shelf:
             link = free.pop()
             if link.revive():
                 return link
-        return _KeptLink(target, self)
+        return _KeptConnection(target, self)
 
-    def keep(self, link: "_KeptLink") -> None:
+    def keep(self, link: "_KeptConnection") -> None:
         self._free[link.target].append(link)
 
     def close(self) -> None:
@@ -46,7 +48,7 @@ class _Shelf:
             link.close()
 
 
-class _KeptLink(Connection):
+class _KeptConnection(Connection):
     """A connection that goes back to its shelf when it is closed."""
 
     def __init__(self, target: ConnInfo, shelf: _Shelf) -> None:
@@ -68,10 +70,10 @@ class _KeptLink(Connection):
     def revive(self) -> bool:
         """Make it as good as new; false if it was lost meanwhile."""
         self._kept = False
-        self.journeys = 0
-        self.patience = self.target.answer
+        self.round_trips = 0
+        self.timeout_s = self.target.answer
         try:
-            self.birth = self._read_backend_id()
+            self.backend_id = self._read_backend_id()
         except psycopg.Error:
             super().close()
             return False

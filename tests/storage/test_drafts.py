@@ -313,7 +313,7 @@ def test_a_background_that_cannot_be_started_is_started_by_the_next_write(
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name == "holdfast-keeper":
+        if thread.name == "holdfast-scheduler":
             raise RuntimeError("can't start new thread")
         start(thread)
 

@@ -71,11 +71,11 @@ def cost_function(overrides: Mapping[str, Price] | None = None) -> Prices:
     """Return a function that computes the cost of a reply; `overrides` precede the table."""
     own = dict(overrides or {})
 
-    def reckon(model: str, usage: Usage) -> Decimal | None:
+    def compute(model: str, usage: Usage) -> Decimal | None:
         price = find_price(model, own) or find_price(model, price_table().prices)
         return None if price is None else cost(price, usage)
 
-    return reckon
+    return compute
 
 
 def find_price(model: str, prices: Mapping[str, Price]) -> Price | None:

@@ -338,7 +338,7 @@ def _with_repair(text: str) -> Iterator[str]:
     yield text
     open_ones: list[str] = []
 
-    def mend(token: re.Match[str]) -> str:
+    def repair(token: re.Match[str]) -> str:
         found = token[0]
         if found in _CLOSING_BRACKETS:
             open_ones.append(_CLOSING_BRACKETS[found])
@@ -346,11 +346,11 @@ def _with_repair(text: str) -> Iterator[str]:
             open_ones.pop()
         return "" if found.startswith(",") else _JSON_LITERALS.get(found, found)
 
-    mended = _REPAIRABLE.sub(mend, text)
+    repaired = _REPAIRABLE.sub(repair, text)
     # Only after a complete value: the rest of one that was cut off is unknown.
-    if mended.endswith(("}", "]", '"')):
-        mended += "".join(reversed(open_ones))
-    yield mended
+    if repaired.endswith(("}", "]", '"')):
+        repaired += "".join(reversed(open_ones))
+    yield repaired
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -80,7 +80,7 @@ def to_text_messages(messages: Sequence[dict[str, JSON]]) -> list[dict[str, JSON
     Consecutive results are joined into one user message, together with a user message that follows.
     """
     written: list[dict[str, JSON]] = []
-    answering = False
+    after_result = False
     for message in messages:
         role = message.get("role")
         if role in {"tool", "function"}:
@@ -89,7 +89,7 @@ def to_text_messages(messages: Sequence[dict[str, JSON]]) -> list[dict[str, JSON
             plain = _with_calls(message)
         else:
             plain = message
-        joins = answering and plain.get("role") == "user"
+        joins = after_result and plain.get("role") == "user"
         if joins and isinstance(plain.get("content"), str):
             written[-1] = {
                 **written[-1],
@@ -98,7 +98,7 @@ def to_text_messages(messages: Sequence[dict[str, JSON]]) -> list[dict[str, JSON
         else:
             written.append(plain)
             joins = False
-        answering = role in {"tool", "function"} or (joins and answering)
+        after_result = role in {"tool", "function"} or (joins and after_result)
     return written
 
 

@@ -122,12 +122,12 @@ _completion_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, CompletionQueue
 async def run_write(backend: Backend, operation: Operation[T]) -> T:
     """Submit an operation, await it and return its result; a cancelled task withdraws it."""
     loop = asyncio.get_running_loop()
-    desk = _completion_queues.get(loop)
-    if desk is None:
-        desk = _completion_queues[loop] = CompletionQueue(loop)
+    queue = _completion_queues.get(loop)
+    if queue is None:
+        queue = _completion_queues[loop] = CompletionQueue(loop)
     pending = backend.submit(operation)
     try:
-        return await desk.wait_for(pending, backend.deadline)
+        return await queue.wait_for(pending, backend.deadline)
     except asyncio.CancelledError:
         pending.withdraw()
         raise

@@ -34,8 +34,8 @@ class Ref(click.types.StringParamType):
     in it, or both.
     """
 
-    def __init__(self, *, living: bool = True, trashed: bool = False) -> None:
-        self._trashed = [side for side, wanted in ((True, trashed), (False, living)) if wanted]
+    def __init__(self, *, live: bool = True, trashed: bool = False) -> None:
+        self._trashed = [side for side, wanted in ((True, trashed), (False, live)) if wanted]
 
     def shell_complete(
         self,
@@ -66,7 +66,7 @@ class FileName(click.types.StringParamType):
 
 REF: Final = Ref()
 ANY_REF: Final = Ref(trashed=True)
-TRASHED_REF: Final = Ref(living=False, trashed=True)
+TRASHED_REF: Final = Ref(live=False, trashed=True)
 FILE: Final = FileName()
 
 

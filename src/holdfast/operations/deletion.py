@@ -207,7 +207,7 @@ class _Purge:
         cut = self._erase_unshared()
         if plan.erase_shared:
             self._tombstone_shared()
-        belongings = self._tx.drop_session_rows(self._row.n)
+        dropped = self._tx.drop_session_rows(self._row.n)
         self._drop_sessions()
         if plan.erase_shared:
             refresh_previews(self._tx, sharing.values())
@@ -218,9 +218,9 @@ class _Purge:
             kept=0 if plan.erase_shared else kept,
             kept_for=() if plan.erase_shared else tuple(sharing),
             erased_in=tuple(sharing) if plan.erase_shared else (),
-            turns=belongings.turns,
-            drafts=belongings.drafts,
-            queued=belongings.queued,
+            turns=dropped.turns,
+            drafts=dropped.drafts,
+            queued=dropped.queued,
             blobs=blobs,
             blob_bytes=size,
             pending=(),

@@ -104,8 +104,8 @@ def remaining_bytes(
     scope: str | None,
 ) -> int:
     """Return how many bytes of sessions stay outside the trash once the verdicts are applied."""
-    going = {verdict.id for verdict in verdicts if verdict.action == "trash"}
-    return sum(c.bytes for c in _untrashed(candidates, scope) if c.id not in going)
+    to_trash = {verdict.id for verdict in verdicts if verdict.action == "trash"}
+    return sum(c.bytes for c in _untrashed(candidates, scope) if c.id not in to_trash)
 
 
 def _untrashed(
@@ -171,7 +171,7 @@ class _TrashSelection(_Selection):
     def __init__(
         self, rules: RetentionRules, candidates: Sequence[RetentionCandidate], now: int
     ) -> None:
-        super().__init__(_forks_by_parent(candidates, living=True))
+        super().__init__(_forks_by_parent(candidates, live=True))
         self._rules = rules
         self._now = now
         found = list(_untrashed(candidates, rules.scope))
@@ -235,7 +235,7 @@ class _PurgeSelection(_Selection):
     def __init__(
         self, rules: RetentionRules, candidates: Sequence[RetentionCandidate], now: int
     ) -> None:
-        super().__init__(_forks_by_parent(candidates, living=False))
+        super().__init__(_forks_by_parent(candidates, live=False))
         if rules.empty_trash is None:
             return
         waiting = [
@@ -249,12 +249,12 @@ class _PurgeSelection(_Selection):
 
 
 def _forks_by_parent(
-    candidates: Sequence[RetentionCandidate], *, living: bool
+    candidates: Sequence[RetentionCandidate], *, live: bool
 ) -> dict[str, list[str]]:
     """Return {parent: forks}; with `living`, only forks outside the trash."""
     found: dict[str, list[str]] = {}
     for one in candidates:
-        if one.parent is not None and not (living and one.trashed_at is not None):
+        if one.parent is not None and not (live and one.trashed_at is not None):
             found.setdefault(one.parent, []).append(one.id)
     return found
 

@@ -35,9 +35,9 @@ def refuse_stale_plan(planned: Sequence[Segment] | None, found: Sequence[Segment
 def write_tombstone(tx: Transaction, branch: int, owner: str, row: MessageRow) -> frozenset[str]:
     """Replace a message by a tombstone and return the hashes of the blobs it referred to."""
     message = read_row(tx, owner, row)
-    stone = codec.encode(codec.tombstone(message), EPOCH, known=True)
-    crc = codec.checksum(row.id, row.turn, stone.body)
-    return tx.put_tombstone(branch, MessageRow(row.seq, row.id, row.turn, crc, stone.body))
+    encoded = codec.encode(codec.tombstone(message), EPOCH, known=True)
+    crc = codec.checksum(row.id, row.turn, encoded.body)
+    return tx.put_tombstone(branch, MessageRow(row.seq, row.id, row.turn, crc, encoded.body))
 
 
 def dependants(snapshot: Snapshot, starts: Mapping[int, int]) -> dict[str, int]:

@@ -87,9 +87,9 @@ class ProofSchema:
 
         from holdfast.storage.postgres.conninfo import parse_conninfo  # noqa: PLC0415 - as above
 
-        aim = parse_conninfo(parse_url(self.url, {}), "power")
+        conninfo = parse_conninfo(parse_url(self.url, {}), "power")
         try:
-            with psycopg.connect(aim.url, autocommit=True, connect_timeout=10) as connection:
+            with psycopg.connect(conninfo.url, autocommit=True, connect_timeout=10) as connection:
                 yield connection
         except psycopg.Error as error:
             raise StoreUnavailable(

@@ -214,8 +214,8 @@ class ProofWriter:
         message = message_of(id_)
         write = self._record_invocation(session, turn, id_, fingerprint(message))
         with self._recording(write):
-            placed = turn.add(message)
-        self._recorder.acked(write, last=placed.seq)
+            stored = turn.add(message)
+        self._recorder.acked(write, last=stored.seq)
 
     def _record_invocation(
         self, session: holdfast.Session, turn: holdfast.Turn, id_: str, digest: str

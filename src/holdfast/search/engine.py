@@ -400,8 +400,8 @@ class _Search:
         shown = snippet(found.text, self._query)
         if shown.marks or not self._request.thinking or not found.thinking:
             return shown
-        thought = snippet(found.thinking, self._query)
-        return thought if thought.marks or not found.text else shown
+        from_thinking = snippet(found.thinking, self._query)
+        return from_thinking if from_thinking.marks or not found.text else shown
 
     def _neighbours(
         self, session: int, branch: int, seq: int

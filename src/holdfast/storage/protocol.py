@@ -593,9 +593,9 @@ class Prefetched(Generic[SnapshotT, T]):
     may.
     """
 
-    def __init__(self, run: Callable[[SnapshotT], T], sight: Prefetch | None = None) -> None:
+    def __init__(self, run: Callable[[SnapshotT], T], prefetch: Prefetch | None = None) -> None:
         self._run = run
-        self.prefetch = sight
+        self.prefetch = prefetch
 
     def __call__(self, at: SnapshotT) -> T:
         """Run it on a snapshot or transaction."""
@@ -654,8 +654,8 @@ class IndexConnection(Protocol):
         """Begin a read transaction; it is sent with the first statement."""
         ...
 
-    def begin_writing(self, patience: float) -> None:
-        """Begin an exclusive write transaction; the first result waits `patience` s for others."""
+    def begin_writing(self, timeout_s: float) -> None:
+        """Begin an exclusive write transaction; the first result waits `timeout_s` for others."""
         ...
 
     def rows(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -678,7 +678,7 @@ class IndexConnection(Protocol):
         """Release the connection, in whatever state it is."""
         ...
 
-    def prefetch(self, places: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
+    def prefetch(self, segments: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
         """Prefetch messages and titles of the log, and its highest activity."""
         ...
 

@@ -487,8 +487,8 @@ def _new_draft(line: DraftLine) -> NewDraft:
 # --------------------------------------------------------------------------------------- values
 
 
-def _micros(moment: datetime) -> int:
-    micros = to_micros(moment)
+def _micros(time: datetime) -> int:
+    micros = to_micros(time)
     if micros < _MIN_TIME_US:
         raise BadLine("has a time that is out of range")
     return micros

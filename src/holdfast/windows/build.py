@@ -92,8 +92,8 @@ def window(session: int, options: WindowOptions, report: DamageCallback) -> Quer
             raise SessionNotFound("this session is no longer in the store.")
         return _WindowBuilder(snapshot, head, options, report).build()
 
-    looks: tuple[PrefetchItem, ...] = ("session", "usage", "summary")
-    return Prefetched(run, Prefetch(session, newest=_FIRST_PAGE, items=looks))
+    items: tuple[PrefetchItem, ...] = ("session", "usage", "summary")
+    return Prefetched(run, Prefetch(session, newest=_FIRST_PAGE, items=items))
 
 
 def window_of(provider: Provider, text: str) -> Window:

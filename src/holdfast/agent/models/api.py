@@ -163,8 +163,8 @@ class ApiModel(ABC):
             try:
                 return await self._call(client, self._body(request))
             except self._errors() as error:
-                complaint = parse_error(error)
-                if complaint is None or not self._adapt(complaint, request):
+                provider_error = parse_error(error)
+                if provider_error is None or not self._adapt(provider_error, request):
                     raise self._failure(error) from error
 
     async def _next(self, events: EventStream, reading: StreamParser) -> object | None:
@@ -196,27 +196,27 @@ class ApiModel(ABC):
         """True if the server has rejected a parameter."""
         return parameter in self._rejected
 
-    def _adapt(self, complaint: ProviderError, request: ModelRequest) -> bool:
+    def _adapt(self, provider_error: ProviderError, request: ModelRequest) -> bool:
         """Adapt to a rejection; return whether to repeat the call at once."""
-        if complaint.retryable or complaint.is_too_long:
+        if provider_error.retryable or provider_error.is_too_long:
             return False
-        if (limit := complaint.output_limit) is not None and limit < self.output_for(request):
+        if (limit := provider_error.output_limit) is not None and limit < self.output_for(request):
             self._limits = ContextLimits(self._limits.context, limit)
             return True
-        if request.tools and complaint.lacks_tool_support:
+        if request.tools and provider_error.lacks_tool_support:
             # The window must be built again, with the tools described in the prompt.
             self._tools = "text"
             raise ModelFailed(
                 f"{self.where} does not support tool calling",
-                status=complaint.status,
+                status=provider_error.status,
                 retryable=True,
                 retry_after=0.0,
             )
-        return self._drop_parameter(complaint)
+        return self._drop_parameter(provider_error)
 
-    def _drop_parameter(self, complaint: ProviderError) -> bool:
+    def _drop_parameter(self, provider_error: ProviderError) -> bool:
         for parameter in self._optional_parameters():
-            if parameter in complaint.text and parameter not in self._rejected:
+            if parameter in provider_error.text and parameter not in self._rejected:
                 self._rejected.add(parameter)
                 return True
         return False

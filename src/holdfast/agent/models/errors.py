@@ -286,10 +286,10 @@ def _seconds(text: str | None) -> float | None:
 
 def _date(text: str) -> datetime | None:
     try:
-        moment = parsedate_to_datetime(text)
+        retry_at = parsedate_to_datetime(text)
     except (TypeError, ValueError):
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return retry_at if retry_at.tzinfo else retry_at.replace(tzinfo=UTC)
 
 
 def _delay(inner: Mapping[str, object]) -> float | None:

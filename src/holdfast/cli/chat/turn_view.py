@@ -213,9 +213,9 @@ class TurnView:
         mark: Span = ("  ✗ ", "red") if event.error else ("  ✓ ", "green")
         took = f"  {duration(event.ms)}" if event.ms >= 1000 else ""  # noqa: PLR2004 - a second
         self.out.truncated_line(mark, *_call_spans(event.call), (took, "dim"))
-        gave = shorten(event.message.text, _MAX_RESULT_CHARS)
-        if gave:
-            self.out.truncated_line(("    ", ""), (gave, "red" if event.error else "dim"))
+        result = shorten(event.message.text, _MAX_RESULT_CHARS)
+        if result:
+            self.out.truncated_line(("    ", ""), (result, "red" if event.error else "dim"))
 
     def _goal_changed(self, goal: Goal) -> None:
         before, self._goal = self._goal, goal

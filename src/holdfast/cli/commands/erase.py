@@ -44,13 +44,13 @@ def erase(
     ask, --yes is required.
     """
     require_confirmation(yes=yes, as_json=as_json)
-    place = params.parse_position(message, branch)
+    position = params.parse_position(message, branch)
     with open_existing(store) as opened:
         session = find_any(opened, ref)
-        if not yes and not _confirmed(session, place):
+        if not yes and not _confirmed(session, position):
             screen().line("Nothing was erased.")
             return errors.DECLINED
-        report = session.erase(place)
+        report = session.erase(position)
     if as_json:
         print_document(report)
     else:
@@ -58,10 +58,10 @@ def erase(
     return exit_code(report.pending, report.scan)
 
 
-def _confirmed(session: holdfast.Session, place: MessageRef) -> bool:
+def _confirmed(session: holdfast.Session, position: MessageRef) -> bool:
     out = screen()
     out.line((full_name(session), "cyan"))
-    found = _find(session, place)
+    found = _find(session, position)
     if found is not None:
         when = "" if found.created_at is None else f", {local_time(found.created_at)}"
         out.line(f"  message {found.seq}, {found.role}{when}: ", shorten(found.text))
@@ -79,10 +79,10 @@ def _count_sharing(session: holdfast.Session, seq: int) -> int:
     return (len(above) if own.seq >= seq else 0) + sum(link.seq >= seq for link in below)
 
 
-def _find(session: holdfast.Session, place: MessageRef) -> Message | None:
+def _find(session: holdfast.Session, position: MessageRef) -> Message | None:
     """Return the message to erase; None if its id is not in the current history."""
-    branch = place.branch if isinstance(place, Head) else None
-    seq = place.seq if isinstance(place, Head) else place
+    branch = position.branch if isinstance(position, Head) else None
+    seq = position.seq if isinstance(position, Head) else position
     if isinstance(seq, str):
         return next((m for m in session.messages() if m.id == seq), None)
     found = session.messages(before=seq + 1, limit=1, branch=branch)

@@ -57,11 +57,11 @@ def fork(
     metadata = params.parse_metadata(meta)
     if at is None and branch is not None:
         raise click.UsageError("--branch needs --at and a message's number.")
-    place = None if at is None else params.parse_position(at, branch)
+    position = None if at is None else params.parse_position(at, branch)
     with open_existing(store) as opened:
         session = opened.get(ref)
         made = session.fork(
-            place, key=key, title=title, model=model, cwd=cwd, metadata=metadata or None
+            position, key=key, title=title, model=model, cwd=cwd, metadata=metadata or None
         )
         start = made.branches()[0]
     if as_json:

@@ -99,9 +99,9 @@ def _download(name: str | None, *, as_json: bool) -> None:
             {"name": name, "path": str(path), "size": wanted.size, "downloaded": not here}
         )
         return
-    came = "was here already" if here else "is here"
+    outcome = "was here already" if here else "is here"
     out = screen()
-    out.line((name, "bold"), f" {came} ({size(wanted.size)}, {wanted.licence})")
+    out.line((name, "bold"), f" {outcome} ({size(wanted.size)}, {wanted.licence})")
     out.fact("  file  ", str(path))
 
 

@@ -145,8 +145,8 @@ def _progress_bar(seconds: float) -> Iterator[Callable[[Progress], None] | None]
 
         def watch(progress: Progress) -> None:
             did = f"[green]{progress.writes:,} writes[/]  [red]{progress.kills} kills[/]"
-            doing = "comparing …" if progress.checking else f"{progress.elapsed:.0f} s"
-            bar.update(task, completed=progress.elapsed, description=f"{did}  {doing}")
+            status = "comparing …" if progress.checking else f"{progress.elapsed:.0f} s"
+            bar.update(task, completed=progress.elapsed, description=f"{did}  {status}")
 
         yield watch
 
@@ -157,9 +157,9 @@ def _progress_bar(seconds: float) -> Iterator[Callable[[Progress], None] | None]
 def _show(out: Screen, report: Report) -> None:
     rows = list(_findings(report))
     width = max(len(f"{count:,}") for _, count, _ in rows)
-    for name, count, remark in rows:
+    for name, count, note in rows:
         number = (f"{count:>{width},}", "bold red" if count else "bold green")
-        out.line(f"  {name:<15}", number, (f"   {remark}", "dim"))
+        out.line(f"  {name:<15}", number, (f"   {note}", "dim"))
     out.line()
     for line in _figures(report):
         out.line(f"  {line}")

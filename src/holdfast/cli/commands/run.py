@@ -128,19 +128,19 @@ def run(
                 why=choice.why,
                 run_id=agent_factory.run_id(run_id),
             )
-            answering = JsonLinesOutput() if as_json else TextOutput()
-            answering.begin(started)
+            output = JsonLinesOutput() if as_json else TextOutput()
+            output.begin(started)
             root, elsewhere = _tool_root(session)
             trashed = agent_factory.apply_retention(opened, config, keep=session.id)
             for notice in filter(None, (cut, elsewhere, trashed)):
-                answering.notice(notice)
-            approve = _refusing_approver(answering)
+                output.notice(notice)
+            approve = _refusing_approver(output)
             arguments = agent_factory.agent_arguments(
                 config, options, opened, root, approve, model=made
             )
-            run = _Run(handler, Agent(made, **arguments, titles=False), answering)
+            run = _Run(handler, Agent(made, **arguments, titles=False), output)
             code = run.answer(session, content, started.run_id)
-            answering.aside(f"to continue:  {_resume_command(session, store)}")
+            output.aside(f"to continue:  {_resume_command(session, store)}")
             return code
 
 
@@ -213,12 +213,12 @@ def _resume_command(session: holdfast.Session, store: str | None) -> str:
     return f"holdfast run --session {short_name(session)}{option}"
 
 
-def _refusing_approver(answering: RunOutput) -> Approver:
+def _refusing_approver(output: RunOutput) -> Approver:
     """Return an approver that refuses every call, and prints how to allow it."""
 
     async def refuse(ask: Ask) -> bool | str:
         what = f"{ask.call.name}, {shorten(ask.what)}"
-        answering.notice(f"not allowed: {what} (--yes, or [approve] in holdfast.toml, allows it)")
+        output.notice(f"not allowed: {what} (--yes, or [approve] in holdfast.toml, allows it)")
         return await refuse_everything(ask)
 
     return refuse
@@ -227,12 +227,12 @@ def _refusing_approver(answering: RunOutput) -> Approver:
 class _Run:
     """One prompt and its answer."""
 
-    def __init__(self, handler: signals.SignalHandler, agent: Agent, answering: RunOutput) -> None:
+    def __init__(self, handler: signals.SignalHandler, agent: Agent, output: RunOutput) -> None:
         self._finished = threading.Event()
         self._ended = False
         self._signals = handler
         self._agent = agent
-        self._output = answering
+        self._output = output
         self._builder = ResultBuilder()
 
     def answer(self, session: holdfast.Session, content: Content, run_id: str) -> int:

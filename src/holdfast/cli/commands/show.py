@@ -196,7 +196,7 @@ def _print_json(opened: holdfast.Store, session: holdfast.Session, found: Excerp
     )
 
 
-def _draw(out: Screen, session: holdfast.Session, found: Excerpt, look: DisplayOptions) -> None:
+def _draw(out: Screen, session: holdfast.Session, found: Excerpt, options: DisplayOptions) -> None:
     info, branches = session.info(), session.branches()
     _draw_header(out, info, found.branch)
     _draw_rest(out, found.earlier, "earlier")
@@ -205,7 +205,7 @@ def _draw(out: Screen, session: holdfast.Session, found: Excerpt, look: DisplayO
         _turns(session, found.messages),
         session=session.id,
         abandoned=info.interrupted,
-        look=look,
+        options=options,
         marks=origin_marks(found.branch, branches, session.lineage()),
     )
     # In a session with several branches, a turn may be empty because its messages are on another.
@@ -274,8 +274,8 @@ def _branch(branch: BranchInfo) -> str | None:
 
 def _amount(info: SessionInfo, branch: BranchInfo) -> str:
     here = "" if branch.active else " on this branch"
-    spending = usage_facts(info.usage, info.cost)
-    return ", ".join((count(branch.seq, "message") + here, count(info.turns, "turn"), *spending))
+    usage = usage_facts(info.usage, info.cost)
+    return ", ".join((count(branch.seq, "message") + here, count(info.turns, "turn"), *usage))
 
 
 # -------------------------------------------------------------------------------------- marks
@@ -286,14 +286,14 @@ def origin_marks(
 ) -> Mapping[int, Sequence[str]]:
     """Return marks where a history diverged from a branch or session, by the seq before them."""
     found: dict[int, list[str]] = {}
-    way = _branch_path(branch, branches, lineage[-1].session_id)
-    for one in way:
+    path = _branch_path(branch, branches, lineage[-1].session_id)
+    for one in path:
         if one.reason not in _INITIAL_REASONS:
             # Every move opens the branch with the next number.
             previous = f"the previous history is on branch {one.number - 1}"
             mark = f"{describe_move(one.reason, one.fork_seq)}; {previous}"
             found.setdefault(one.fork_seq, []).append(mark)
-    shared = way[-1].fork_seq
+    shared = path[-1].fork_seq
     for link in reversed(lineage):
         # Messages after the point where a descendant forked are not part of this history.
         seq = shared if link is lineage[-1] else link.seq
@@ -311,7 +311,7 @@ def _branch_path(
 ) -> list[BranchInfo]:
     """Return the branches of this session that a history consists of, the last one first."""
     known = {one.number: one for one in branches}
-    way = [branch]
-    while way[-1].parent is not None and way[-1].parent_id == session:
-        way.append(known[way[-1].parent])
-    return way
+    path = [branch]
+    while path[-1].parent is not None and path[-1].parent_id == session:
+        path.append(known[path[-1].parent])
+    return path

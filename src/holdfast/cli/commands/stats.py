@@ -144,8 +144,8 @@ def _draw_days(out: Screen, found: Stats, days: int) -> None:
     _draw_row(out, "sessions", sparkline(sessions, spans), compact_number(sum(sessions.values())))
     _draw_row(out, "messages", sparkline(messages, spans), compact_number(sum(messages.values())))
     _draw_row(out, "tokens", sparkline(tokens, spans), compact_number(sum(tokens.values())))
-    dear = {day: float(cost) for day, cost in costs.items()}
-    _draw_row(out, "cost", sparkline(dear, spans), money(sum(costs.values(), Decimal(0))))
+    amounts = {day: float(cost) for day, cost in costs.items()}
+    _draw_row(out, "cost", sparkline(amounts, spans), money(sum(costs.values(), Decimal(0))))
 
 
 def _draw_row(out: Screen, name: str, bars: str, total: str) -> None:

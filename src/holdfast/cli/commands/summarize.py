@@ -34,10 +34,10 @@ def summarize(
     summary together with the turn before it.
     """
     summary = params.read_text(text)
-    place = None if upto is None else params.parse_position(upto, None)
+    position = None if upto is None else params.parse_position(upto, None)
     with open_existing(store) as opened:
         session = opened.get(ref)
-        head = session.summarize(summary, upto=place)
+        head = session.summarize(summary, upto=position)
         message = session.messages(branch=head.branch, after=head.seq - 1, limit=1)[0]
     if as_json:
         print_document(

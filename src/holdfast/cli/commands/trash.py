@@ -51,12 +51,12 @@ def restore(*, ref: str, keyless: bool, store: str | None, as_json: bool) -> Non
     """
     with open_existing(store) as opened:
         session = find_trashed(opened, ref)
-        was = session.info()
-        with errors.hint(KeyTaken, f"{command_line('restore', was, store=store)} --keyless"):
+        before = session.info()
+        with errors.hint(KeyTaken, f"{command_line('restore', before, store=store)} --keyless"):
             info = opened.restore(session.id, keyless=keyless)
     if as_json:
         print_document(info)
         return
-    outcome = "restored" if was.trashed else "is not in the trash"
-    lost = f", without its key {was.key}" if was.key != info.key else ""
+    outcome = "restored" if before.trashed else "is not in the trash"
+    lost = f", without its key {before.key}" if before.key != info.key else ""
     screen().line((full_name(info), "cyan"), f": {outcome}{lost}")

@@ -175,15 +175,15 @@ def _branches(session: holdfast.Session, branches: Iterable[BranchInfo]) -> Iter
 
 
 def _branch(session: holdfast.Session, one: BranchInfo) -> list[Span]:
-    fate: Span = ("current", "bold green")
+    status: Span = ("current", "bold green")
     if one.abandoned_at is not None:
-        fate = f"left {ago(one.abandoned_at)} by {one.abandoned_by}", "yellow"
+        status = f"left {ago(one.abandoned_at)} by {one.abandoned_by}", "yellow"
     start = "" if one.reason == "start" else f"{one.reason} at {one.fork_seq}  "
     if one.asked_seq != one.fork_seq:
         start = f"{one.reason} at {one.fork_seq} (requested: {one.asked_seq})  "
     return [
         (f"branch {one.number}  ", "cyan"),
-        fate,
+        status,
         (f"  {start}", "magenta"),
         (f"{_span(one)}  ", "dim"),
         _first_words(session, one),

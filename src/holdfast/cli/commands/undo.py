@@ -100,8 +100,8 @@ def rewind(*, ref: str, to: str, branch: int | None, store: str | None, as_json:
     its id; write id:7 for an id that looks like a number. Inside a tool call the history goes back
     to before the call.
     """
-    place = params.parse_position(to, branch)
-    move = _move(store, ref, lambda session: session.rewind(place))
+    position = params.parse_position(to, branch)
+    move = _move(store, ref, lambda session: session.rewind(position))
     result = f"rewound to {move.seq}{cut_note(move.current)}; {_redo(move, store)}"
     _print_result(
         move, f"it ends at {move.seq} already" if move.is_noop else result, as_json=as_json

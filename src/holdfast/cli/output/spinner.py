@@ -23,12 +23,12 @@ _INTERVAL_S: Final = 0.2
 
 
 @contextmanager
-def spinner(doing: str) -> Iterator[Progress | None]:
+def spinner(label: str) -> Iterator[Progress | None]:
     """Show a progress line while the block runs; yield a function to report (done, total)."""
     if not sys.stderr.isatty():
         yield None
         return
-    line = _ProgressLine(sanitize(doing))
+    line = _ProgressLine(sanitize(label))
     thread = threading.Thread(target=line.run)
     thread.start()
     try:
@@ -41,9 +41,9 @@ def spinner(doing: str) -> Iterator[Progress | None]:
 class _ProgressLine:
     """One line, rewritten in place."""
 
-    def __init__(self, doing: str) -> None:
+    def __init__(self, label: str) -> None:
         self.done = threading.Event()
-        self._doing = doing
+        self._doing = label
         self._percentage = ""
         self._started = time.monotonic()
 
@@ -65,10 +65,10 @@ class _ProgressLine:
 
     def _text(self, most: int) -> str:
         suffix = f" … {self._percentage}{time.monotonic() - self._started:.0f} s"
-        doing = self._doing
-        while doing and cells(doing) + cells(suffix) > most:
-            doing = doing[:-1]
-        return doing + suffix
+        label = self._doing
+        while label and cells(label) + cells(suffix) > most:
+            label = label[:-1]
+        return label + suffix
 
     def _write(self, text: str, width: int) -> None:
         sys.stderr.write(f"\r{text}{' ' * (width - cells(text))}")

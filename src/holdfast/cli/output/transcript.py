@@ -81,7 +81,7 @@ class Transcript:
         *,
         session: str,
         abandoned: bool,
-        look: DisplayOptions = DisplayOptions(),  # noqa: B008 - it cannot be changed
+        options: DisplayOptions = DisplayOptions(),  # noqa: B008 - it cannot be changed
         marks: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         self._out = out
@@ -89,7 +89,7 @@ class Transcript:
         self._session = session
         self._abandoned = abandoned
         self._marks = dict(marks or {})
-        self._messages = MessagePrinter(out, ledger(turns), look)
+        self._messages = MessagePrinter(out, ledger(turns), options)
 
     def draw(
         self, messages: Sequence[Message], *, empty_turns: bool = True, ended: bool = True
@@ -186,11 +186,11 @@ class MessagePrinter:
         self,
         out: Screen,
         outcomes: Ledger,
-        look: DisplayOptions = DisplayOptions(),  # noqa: B008 - as above
+        options: DisplayOptions = DisplayOptions(),  # noqa: B008 - as above
     ) -> None:
         self._out = out
         self._outcomes = outcomes
-        self._options = look
+        self._options = options
         self._names: dict[str, str] = {}
         self._seqs: dict[str, int | None] = {}
         self._folded = False

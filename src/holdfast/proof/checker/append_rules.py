@@ -122,26 +122,26 @@ def _wrong_seq(h: SessionLog) -> Iterator[Finding]:
         (m.id, branch.number, m.seq) for branch in h.branches for m in branch.history
     }
     stored |= {(id_, None, seq) for id_, _, seq in stored}
-    for id_, number, seq, who in _reported_seqs(h):
+    for id_, number, seq, source in _reported_seqs(h):
         if id_ in h.positions and (id_, number, seq) not in stored:
             at = h.stored[h.positions[id_]].seq
             yield h.finding(
-                ViolationKind.REORDER, f"{id_!r} is stored as seq {at}, {who} as {seq}", id_
+                ViolationKind.REORDER, f"{id_!r} is stored as seq {at}, {source} as {seq}", id_
             )
 
 
 def _reported_seqs(h: SessionLog) -> Iterator[tuple[str, int | None, int, str]]:
     for begun, ack in h.acks():
-        who = f"acknowledged to {ack.worker!r} (op {ack.op})"
+        source = f"acknowledged to {ack.worker!r} (op {ack.op})"
         for id_, seq in zip(begun.ids, ack.seqs, strict=False):
-            yield id_, ack.branch, seq, who
+            yield id_, ack.branch, seq, source
         # An acknowledged head may belong to another id than the last; see `_wrong_acked_head`.
         if ack.last is not None and ack.branch is None and begun.ids:
-            yield begun.ids[-1], None, ack.last, who
+            yield begun.ids[-1], None, ack.last, source
     for read in h.reads:
-        who = f"read by {read.worker!r}"
+        source = f"read by {read.worker!r}"
         for id_, seq in zip(read.ids, read.seqs, strict=True):
-            yield id_, read.branch, seq, who
+            yield id_, read.branch, seq, source
 
 
 def _out_of_order(h: SessionLog) -> Iterator[Finding]:
@@ -158,11 +158,11 @@ def _out_of_order(h: SessionLog) -> Iterator[Finding]:
             yield h.finding(ViolationKind.REORDER, detail, first, id_)
 
 
-def _settled_before(h: SessionLog, moments: Iterable[tuple[int, _T]]) -> Iterator[tuple[_T, int]]:
+def _settled_before(h: SessionLog, events: Iterable[tuple[int, _T]]) -> Iterator[tuple[_T, int]]:
     """Yield with each time the highest position that was settled before it."""
     settled = sorted((at, h.positions[id_]) for id_, at in h.settled.items() if id_ in h.positions)
     cursor, furthest = 0, -1
-    for at, what in sorted(moments, key=itemgetter(0)):
+    for at, what in sorted(events, key=itemgetter(0)):
         while cursor < len(settled) and settled[cursor][0] < at:
             furthest = max(furthest, settled[cursor][1])
             cursor += 1
@@ -195,13 +195,13 @@ def _torn(h: SessionLog) -> Iterator[Finding]:
 def _mixed_batch(h: SessionLog) -> Iterator[Finding]:
     """Find batches stored in another order, or with other messages in between."""
     for batch, ids in _batches(h):
-        places = [h.positions[id_] for id_ in ids if id_ in h.positions]
-        if places != sorted(places):
+        positions = [h.positions[id_] for id_ in ids if id_ in h.positions]
+        if positions != sorted(positions):
             detail = f"the batch of {ids[0]!r} is stored in another order"
             yield h.finding(ViolationKind.REORDER, detail, *ids)
-        elif places:
-            inside = sum(places[0] <= h.positions.get(id_, -1) <= places[-1] for id_ in batch)
-            if inside < places[-1] - places[0] + 1:
+        elif positions:
+            inside = sum(positions[0] <= h.positions.get(id_, -1) <= positions[-1] for id_ in batch)
+            if inside < positions[-1] - positions[0] + 1:
                 detail = f"messages of other writes are stored inside the batch of {ids[0]!r}"
                 yield h.finding(ViolationKind.REORDER, detail, *ids)
 
@@ -211,10 +211,10 @@ def _wrong_position(h: SessionLog) -> Iterator[Finding]:
     behind = {m.id: (b.number, m.seq - 1) for b in reversed(h.branches) for m in _own_messages(b)}
     for id_, writers in h.writers.items():
         heads = {(write.begun.expect_branch, write.begun.expect) for write in writers}
-        sure = all(
+        certain = all(
             write.begun.ids[0] == id_ and write.begun.operation != "replace" for write in writers
         )
-        if sure and id_ in behind and not any(seq is None for _, seq in heads):
+        if certain and id_ in behind and not any(seq is None for _, seq in heads):
             branch, seq = behind[id_]
             if not heads & {(branch, seq), (None, seq)}:
                 detail = f"{id_!r} expected the head {_format_heads(heads)} and has seq {seq + 1}"

@@ -427,9 +427,9 @@ def _is_fork(h: SessionLog, child: SessionLog, begun: Invoked, state: State) -> 
     """True if a session begins as a fork of this state would."""
     first = child.branches[0]
     history: Sequence[Stored] = h.branches[state[0] - 1].history[: state[1]]
-    asked: int | None = len(history)
+    requested: int | None = len(history)
     if begun.to is not None:
         start = _resolve_target(h, state, begun)
-        history, asked = ((), None) if start is None else (start.history, start.length)
+        history, requested = ((), None) if start is None else (start.history, start.length)
     shares = _same_messages(first.history[: first.fork_seq], history[: first.fork_seq])
-    return first.asked_seq == asked and first.fork_seq <= first.asked_seq and shares
+    return first.asked_seq == requested and first.fork_seq <= first.asked_seq and shares

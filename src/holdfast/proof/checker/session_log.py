@@ -172,9 +172,9 @@ def _history(
 ) -> SessionLog:
     branches, moves = kept.branches_of(session)
     stored = [message for branch in branches for message in branch.history[branch.fork_seq :]]
-    place: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, message in enumerate(stored):
-        place.setdefault(message.id, position)
+        positions.setdefault(message.id, position)
     writers: dict[str, list[WriteAttempt]] = {}
     for write in writes:
         if not write.refused:
@@ -190,7 +190,7 @@ def _history(
         moves,
         stored,
         kept.own,
-        place,
+        positions,
         writers,
         _settled(writes, reads),
     )

@@ -90,19 +90,19 @@ class HeadCache:
             tail = ()
         self.release(CachedHead(after, tail, server_time, steady, needed))
 
-    def invalidate(self, standing: CachedHead) -> None:
+    def invalidate(self, entry: CachedHead) -> None:
         """Return an entry that was stale: twice as many confirmations are required from now on."""
-        known = self._entries.get(standing.head.session, standing)
-        needed = min(2 * max(known.required, standing.required), _MOST_NEEDED)
-        self.release(CachedHead(standing.head, (), None, 0, needed))
+        known = self._entries.get(entry.head.session, entry)
+        needed = min(2 * max(known.required, entry.required), _MOST_NEEDED)
+        self.release(CachedHead(entry.head, (), None, 0, needed))
 
-    def release(self, standing: CachedHead) -> None:
+    def release(self, entry: CachedHead) -> None:
         """Add an entry, or return one that was checked out and not used."""
-        self._entries.pop(standing.head.session, None)
+        self._entries.pop(entry.head.session, None)
         while len(self._entries) >= _MAX_SESSIONS:
             with suppress(KeyError):  # Another thread cleared the cache.
                 self._entries.popitem(last=False)  # the least recently written
-        self._entries[standing.head.session] = standing
+        self._entries[entry.head.session] = entry
 
     def clear(self) -> None:
         """Drop all entries: the next connection may reach another server."""

@@ -27,15 +27,15 @@ class OptimisticTransaction(PostgresTransaction):
 
     _cached_tail: tuple[int, tuple[MessageRow, ...]] = (0, ())  # a branch, its last messages
 
-    def assume_head(self, standing: CachedHead, ids: Sequence[str]) -> None:
+    def assume_head(self, cached: CachedHead, ids: Sequence[str]) -> None:
         """Start from a cached head and its server time instead of reading them.
 
         Also expected, and checked by the server: neither the session nor those that it was forked
         from have messages with these ids.
         """
-        self.assumed_head, head = standing, standing.head
+        self.assumed_head, head = cached, cached.head
         n = head.session
-        self._server_time = standing.server_time
+        self._server_time = cached.server_time
         time = self.now() if self._clock is None else None
         path = self._paths.get(head.branch) or ()
         sessions = dict.fromkeys((n, *(split_branch(segment.branch)[0] for segment in path)))
@@ -49,7 +49,7 @@ class OptimisticTransaction(PostgresTransaction):
         self._heads_before[n] = self._heads[n] = head
         self._locked_sessions.add(n)
         self._messages_by_id.update((message, []) for message in absent)
-        self._cached_tail = head.branch, standing.tail
+        self._cached_tail = head.branch, cached.tail
 
     def _write(self, name: str, *values: object) -> None:
         if self._deferred is None:

@@ -98,11 +98,11 @@ class PostgresIndexConnection:
         self._log_snapshot = PostgresSearchSnapshot(self, self._tenant, self._paths)
         self._log_snapshot.enter("enter_snapshot", self._conninfo.snapshot_idle_timeout)
 
-    def begin_writing(self, patience: float) -> None:
+    def begin_writing(self, timeout_s: float) -> None:
         """Begin an exclusive write; the first result waits at most this long for other writers."""
         self._begin("begin_writing")
         self.execute("enter_reading", (self._tenant.mark,))
-        self.execute_sql(search_snapshot.SQL["lock_timeout"], (_millis(patience),))
+        self.execute_sql(search_snapshot.SQL["lock_timeout"], (_millis(timeout_s),))
         self.execute_sql(search_snapshot.SQL["lock"], (self._index_lock,))
 
     def _begin(self, name: str) -> None:
@@ -220,9 +220,9 @@ class PostgresIndexConnection:
             raise StoreUnavailable(f"the search index has no open snapshot; {_INDEX_UNCHANGED}")
         return self._log_snapshot
 
-    def prefetch(self, places: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
+    def prefetch(self, segments: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
         """Prefetch messages and titles of the log, and its highest activity."""
-        self.log().prefetch_search(places, titles)
+        self.log().prefetch_search(segments, titles)
 
     def log_activity(self) -> int:
         """Return the highest activity number of the log; a lower one may be committed later.

@@ -189,10 +189,14 @@ class NotificationWatcher:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-            thread, listener, speaker = self._listener_thread, self._listener, self._notifier_thread
+            thread, listener, notifier = (
+                self._listener_thread,
+                self._listener,
+                self._notifier_thread,
+            )
         self._notify_requested.set()
-        if speaker is not None and speaker is not threading.current_thread():
-            speaker.join(_MAX_POLL_S)
+        if notifier is not None and notifier is not threading.current_thread():
+            notifier.join(_MAX_POLL_S)
         if listener is not None:
             with suppress(OSError, psycopg.Error), _socket_of(listener) as connection:
                 connection.shutdown(socket.SHUT_RDWR)

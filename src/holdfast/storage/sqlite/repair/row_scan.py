@@ -138,39 +138,39 @@ def scan_rows(
     """
     last: int | None = None
     held: Row | None = None
-    loose: list[Row] = []  # Rows with wrong keys between `last` and `held`,
+    misfiled: list[Row] = []  # Rows with wrong keys between `last` and `held`,
     behind: list[Row] = []  # and those after `held`.
     for item in _runs(connection, table, landmark):
         if isinstance(item, Row) and held is not None and item.key <= held.key:
             if last is None or item.key > last:
-                loose.append(held)
+                misfiled.append(held)
                 held = item
             else:
                 behind.append(item)
             continue
         if held is not None:
-            yield from _resolve_misfiled(last, loose, held, dense=table.dense)
+            yield from _resolve_misfiled(last, misfiled, held, dense=table.dense)
             yield held
-            last, held, loose, behind = held.key, None, behind, []
+            last, held, misfiled, behind = held.key, None, behind, []
         if isinstance(item, UnreadableRange):
-            yield from _resolve_misfiled(last, loose, None, dense=False)
-            loose = []
+            yield from _resolve_misfiled(last, misfiled, None, dense=False)
+            misfiled = []
             yield item
         else:
             held = item
-    yield from _resolve_misfiled(last, loose, held, dense=table.dense)
+    yield from _resolve_misfiled(last, misfiled, held, dense=table.dense)
     if held is not None:
         yield held
         yield from _resolve_misfiled(held.key, behind, None, dense=False)
 
 
 def _resolve_misfiled(
-    last: int | None, loose: list[Row], following: Row | None, *, dense: bool
+    last: int | None, misfiled: list[Row], following: Row | None, *, dense: bool
 ) -> Iterator[Row | MisfiledRow]:
     """Yield rows with wrong keys; a single one beside a gap of one key gets that key."""
     gap = dense and last is not None and following is not None and following.key == last + 2
-    for row in loose:
-        if gap and last is not None and len(loose) == 1:
+    for row in misfiled:
+        if gap and last is not None and len(misfiled) == 1:
             yield Row(last + 1, row.values, row.key)
         else:
             yield MisfiledRow(row.key, row.values)
