@@ -30,7 +30,7 @@ _STORE_HELP: Final = (
 class Ref(click.types.StringParamType):
     """A reference to a session: its id, a prefix of it, its key, its title, or @latest.
 
-    `living` and `trashed` say which sessions the shell completes: those outside the trash, those
+    `live` and `trashed` say which sessions the shell completes: those outside the trash, those
     in it, or both.
     """
 

@@ -203,8 +203,8 @@ def insert_messages(
 ) -> HeadRow:
     """Insert a batch after the head and return the new head row. All its ids must be new here.
 
-    `again` maps ids that another branch of the session has to their turns: their usage is not
-    charged twice.
+    `stored_turns` maps ids that another branch of the session has to their turns: their usage is
+    not charged twice.
     """
     messages = [item.message for item in batch]
     turns = stored_turns or {}
@@ -277,11 +277,11 @@ def with_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
 
 
 def _newly_charged(
-    tx: Transaction, head: HeadRow, messages: Sequence[Message], again: Mapping[str, int | None]
+    tx: Transaction, head: HeadRow, messages: Sequence[Message], stored: Mapping[str, int | None]
 ) -> list[Message]:
     """Return the messages with usage or cost that was not charged to this session before."""
     costly = [m for m in messages if m.usage is not None or m.cost is not None]
-    costly = [message for message in costly if message.id not in again]
+    costly = [message for message in costly if message.id not in stored]
     if not costly or head.branch_no == 1:
         return costly
     known = known_ids(tx, head, [message.id for message in costly])

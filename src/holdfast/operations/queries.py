@@ -161,7 +161,7 @@ def messages(
     branch: int | None,
     report: DamageCallback,
 ) -> Query[list[Message]]:
-    """Return part of a history, oldest first; see `interval` for which part."""
+    """Return part of a history, oldest first; see `seq_range` for which part."""
     for name, value in (("limit", limit), ("before", before), ("after", after)):
         if value is not None:
             validation.check_number(value, name)

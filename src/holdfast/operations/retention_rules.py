@@ -251,7 +251,7 @@ class _PurgeSelection(_Selection):
 def _forks_by_parent(
     candidates: Sequence[RetentionCandidate], *, live: bool
 ) -> dict[str, list[str]]:
-    """Return {parent: forks}; with `living`, only forks outside the trash."""
+    """Return {parent: forks}; with `live`, only forks outside the trash."""
     found: dict[str, list[str]] = {}
     for one in candidates:
         if one.parent is not None and not (live and one.trashed_at is not None):

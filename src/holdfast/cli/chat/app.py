@@ -249,7 +249,7 @@ class TerminalView:
         self._foreground = asyncio.get_running_loop().create_task(self._foreground_task(coroutine))
 
     async def _foreground_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run `doing`, then handle lines entered meanwhile that could not be queued."""
+        """Run a coroutine, then handle lines entered meanwhile that could not be queued."""
         try:
             await coroutine
             while self._pending_lines and not self._leaving:

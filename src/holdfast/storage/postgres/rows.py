@@ -249,7 +249,7 @@ def turn_values(row: TurnRow) -> tuple[object, ...]:
 
 
 def tool_row(row: Sequence[Any]) -> ToolRow:
-    """Convert a line of the ledger."""
+    """Convert a row of the tool ledger."""
     return ToolRow(
         session=row[0],
         turn=row[1],

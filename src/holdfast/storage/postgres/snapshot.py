@@ -371,11 +371,11 @@ class PostgresSnapshot:
         self._paths.add(branch, path)
 
     def branch(self, session: int, number: int) -> BranchRow | None:
-        """Read a session's branch by its number there."""
+        """Read a branch by its number within its session."""
         return self._branch(self._fetch_one("branch", session, number))
 
     def branch_by_token(self, session: int, token: str) -> BranchRow | None:
-        """Read the branch of a session that this write made."""
+        """Read the branch that the write with this token created."""
         return self._branch(self._fetch_one("branch_by_token", session, mark(token), bind(token)))
 
     def find_branch(self, n: int) -> BranchRow | None:
@@ -501,7 +501,7 @@ class PostgresSnapshot:
         return [rows.turn_row(row) for row in found][::-1]
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
-        """Read the ledger of a turn, in call order."""
+        """Read the tool ledger of a turn, in call order."""
         return [rows.tool_row(row) for row in self._result("tools", session, turn).fetchall()]
 
     def draft(self, session: int, turn: int) -> list[bytes]:
@@ -514,7 +514,7 @@ class PostgresSnapshot:
         return None if row is None else row[0]
 
     def queue(self, session: int) -> list[QueueRow]:
-        """Read waiting input in order."""
+        """Read queued input in order."""
         waiting = self._execute("queue", session)
         blobs: dict[int, list[tuple[str, bytes]]] = {}
         for number, sha256, data in self._fetch_all("queue_blobs", session):
@@ -532,7 +532,7 @@ class PostgresSnapshot:
         )
 
     def measured(self, model: str) -> MeasuredTokens:
-        """Sum up how well replies of a model were estimated."""
+        """Sum reported and estimated tokens over a model's newest rows of usage."""
         row = self._fetch_one("measured", rows.model_mark(model), MAX_MEASURED_ROWS)
         return MeasuredTokens(*(row or ()))
 

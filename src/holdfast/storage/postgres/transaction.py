@@ -358,7 +358,7 @@ class PostgresTransaction(PostgresSnapshot):
     # ---------------------------------------------------------------------------- messages
 
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
-        """Insert messages at their positions."""
+        """Insert messages with the seqs they have."""
         position = split_branch(branch)
         session = position[0]
         self._drop_prefetched("summary", session)
@@ -384,7 +384,7 @@ class PostgresTransaction(PostgresSnapshot):
                 self._statements.sync()  # Each part has a timeout of its own.
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
-        """Replace a stored message; return the blobs it needed."""
+        """Replace a stored message by its tombstone; return the blobs it referred to."""
         self._drop_prefetched_messages()
         blobs = self._drop_blob_uses(branch, row.seq, row.seq)
         self._note_erasure()
@@ -394,19 +394,19 @@ class PostgresTransaction(PostgresSnapshot):
         return blobs
 
     def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Insert a blob unless it is stored, and note that this message needs it."""
+        """Insert a blob unless it is stored, and a reference to it from this message."""
         self._write("add_blob", sha256, data)
         self._write("use_blob", *split_branch(branch), seq, sha256)
 
     def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
-        """Note that a message needs a stored blob; false if it is not stored."""
+        """Insert a reference from a message to a stored blob; false if it is not stored."""
         if not is_hash(sha256) or self._fetch_one("find_blob", sha256) is None:
             return False
         self._write("use_blob", *split_branch(branch), seq, sha256)
         return True
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Erase those of these blobs that no message needs; return their number and bytes."""
+        """Erase those of these blobs that no message refers to; return their count and bytes."""
         if not blobs:
             return 0, 0
         self.writes += 1
@@ -438,7 +438,7 @@ class PostgresTransaction(PostgresSnapshot):
         self._write("put_turn", *rows.turn_values(row))
 
     def put_tool(self, row: ToolRow) -> None:
-        """Insert or replace a line of the ledger; a new one goes to its end."""
+        """Insert or replace a row of the tool ledger; a new one goes to its end."""
         self._drop_prefetched("tools", row.session, row.turn)
         self._write(
             "put_tool", row.session, row.turn, mark(row.call_id), bind(row.call_id),
@@ -458,7 +458,7 @@ class PostgresTransaction(PostgresSnapshot):
         self._write("drop_draft", session, turn)
 
     def add_queued(self, session: int, row: QueueRow) -> None:
-        """Append input to the queue."""
+        """Add input to the end of the queue."""
         last = self._fetch_one("last_queued", session)
         number = (last[0] if last else 0) + 1
         self._write("add_queued", session, number, bind(row.id), row.created_at, row.body)
