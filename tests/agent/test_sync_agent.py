@@ -21,11 +21,11 @@ from holdfast.testing.scripted_model import ScriptedModel, call, say
 _INTERRUPTED = """
 import sys, holdfast
 from holdfast.agent import Agent
-from holdfast.agent.models.protocol import Said
+from holdfast.agent.models.protocol import ReplyText
 from holdfast.testing.scripted_model import Pause, ScriptedModel
 
 with holdfast.open(sys.argv[1]) as store:
-    agent = Agent(ScriptedModel([Said("Once upon"), Pause(60.0)]), titles=False)
+    agent = Agent(ScriptedModel([ReplyText("Once upon"), Pause(60.0)]), titles=False)
     try:
         for event in agent.stream(store.session("talk"), "tell"):
             print(type(event).__name__, flush=True)

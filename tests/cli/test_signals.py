@@ -27,13 +27,13 @@ def work(told):
 {body}
 
 try:
-    with signals.heard(grace={grace}) as told:
+    with signals.handle_signals(grace={grace}) as told:
         try:
             work(told)
         finally:
             say("left")
     say("went on")
-except signals.Told as asked:
+except signals.SignalReceived as asked:
     say("told")
     sys.exit(asked.exit_code)
 """
@@ -44,10 +44,10 @@ _WAITS = """
 _LISTENS = """
     over = []
     def listener(came):
-        say(signals.why(came))
+        say(signals.describe(came))
         over.append(came)
         return False
-    with told.telling(listener):
+    with told.notifying(listener):
         say("ready")
         while not over:
             time.sleep(0.01)
@@ -59,13 +59,13 @@ _GOES_ON = """
         say(came.name)
         heard.append(came)
         return came == signal.SIGINT
-    with told.telling(listener):
+    with told.notifying(listener):
         say("ready")
         while signal.SIGTERM not in heard:
             time.sleep(0.01)
 """
 _IS_STUCK = """
-    with told.telling(lambda came: bool(say("heard"))):
+    with told.notifying(lambda came: bool(say("heard"))):
         say("ready")
         while True:
             time.sleep(60)
@@ -73,9 +73,9 @@ _IS_STUCK = """
 _TOO_LATE = """
     try:
         os.kill(os.getpid(), signal.SIGTERM)
-    except signals.Told:
+    except signals.SignalReceived:
         pass
-    with told.telling(lambda came: False):
+    with told.notifying(lambda came: False):
         say("never here")
 """
 _LATER = DUPLICATE_WINDOW_S + 0.1
@@ -218,7 +218,7 @@ def test_afterwards_signals_are_what_they_were() -> None:
 import signal
 from holdfast.cli import signals
 before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-with signals.heard():
+with signals.handle_signals():
     assert signal.getsignal(signal.SIGTERM) not in before
 assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 """

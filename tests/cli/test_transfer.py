@@ -270,9 +270,9 @@ def test_export_does_not_write_to_a_terminal(full: Shell) -> None:
 
 _SLOW = """
 import sys
-from holdfast.cli import waiting
-waiting._PATIENCE = {patience}
-with waiting.waiting("writing \\x1b[2J" + "x" * 200) as progress:
+from holdfast.cli.output import spinner
+spinner._DELAY_S = {patience}
+with spinner.spinner("writing \\x1b[2J" + "x" * 200) as progress:
     if progress is None:
         print("nobody looks")
     else:

@@ -28,16 +28,16 @@ QUIET = 0.5  # Several times the flush interval, and the renewal of the short le
 
 OPENING = """
 import os, signal, sys, time, holdfast
-from holdfast.draft import DraftState
-from holdfast.scheduler import Keeper
+from holdfast.draft import DraftCore
+from holdfast.scheduler import Scheduler
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
-schedule = Keeper.schedule
+schedule = Scheduler.schedule
 def noted(keeper, task, seconds):
-    if isinstance(task, DraftState):
+    if isinstance(task, DraftCore):
         print(seconds, flush=True)
     schedule(keeper, task, seconds)
-Keeper.schedule = noted
+Scheduler.schedule = noted
 store = holdfast.open(sys.argv[1])
 turn = store.session("talk").turn().__enter__()
 turn.user("tell me a story")

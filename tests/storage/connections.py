@@ -68,10 +68,10 @@ class _KeptLink(Connection):
     def revive(self) -> bool:
         """Make it as good as new; false if it was lost meanwhile."""
         self._kept = False
-        self.journeys = 0
-        self.patience = self.target.answer
+        self.round_trips = 0
+        self.timeout_s = self.target.answer
         try:
-            self.birth = self._read_backend_id()
+            self.backend_id = self._read_backend_id()
         except psycopg.Error:
             super().close()
             return False

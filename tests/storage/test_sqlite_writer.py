@@ -741,7 +741,7 @@ MIGRATOR = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from tests.storage import test_sqlite_engine as engine
+from tests.storage import test_sqlite_writer as engine
 sys.stdin.readline()
 with engine.open_store(Path(sys.argv[2]), steps=engine._two_steps()) as store:
     store.session("talk").append(engine.said(sys.argv[3]))
