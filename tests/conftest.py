@@ -17,6 +17,9 @@ from tests import servers
 from tests.servers import WORKER, Postgres, as_user, shared_database, start
 from tests.store_urls import KINDS, place
 
+# Before any test imports the suite: its asserts are rewritten.
+pytest.register_assert_rewrite("holdfast.testing.conformance")
+
 _CRASH = Path(__file__).parent / "crash"
 _OF_THE_USER = (
     "HOLDFAST_URL",

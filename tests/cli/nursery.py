@@ -324,16 +324,28 @@ def _become(
     sys.path[0] = folder
 
 
+_PACKAGES = (
+    "cli",
+    "cli.commands",
+    "cli.output",
+    "operations",
+    "search",
+    "transfer",
+    "transfer.redact",
+    "windows",
+)
+
+
 def _import_all() -> None:
     """Import what the commands import, but for those that talk to models or servers."""
-    for package in ("cli", "core", "core.search", "core.redacting", "index", "transfer", "verbs"):
+    for package in _PACKAGES:
         found = importlib.import_module(f"holdfast.{package}")
         for module in pkgutil.iter_modules(found.__path__, f"{found.__name__}."):
             if not module.ispkg:
                 importlib.import_module(module.name)
     importlib.import_module("holdfast.agent.models.resolution")
     # And read the vocabulary of the model that the conversation of `talk` is with.
-    importlib.import_module("holdfast.windows.tokenizers").exact("gpt-9")
+    importlib.import_module("holdfast.windows.tokenizers").tokenizer_for("gpt-9")
 
 
 def _run() -> None:

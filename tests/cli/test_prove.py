@@ -251,7 +251,7 @@ def test_a_broken_promise_is_said_with_what_was_found(told: Tell) -> None:
     [
         ("ext4", "A kill is not a power cut"),
         ("tmpfs", "This is memory, not a disk"),
-        ("the server", "rests on the server's disk"),
+        ("the server", "depends on the server's disk"),
     ],
 )
 def test_what_it_cannot_show_is_said(told: Tell, where: str, words: str) -> None:

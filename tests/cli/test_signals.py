@@ -23,19 +23,19 @@ def say(what):
     sys.stdout.write(what + "\\n")
     sys.stdout.flush()
 
-def work(handler):
+def work(told):
 {body}
 
 try:
-    with signals.handle_signals(grace={grace}) as handler:
+    with signals.handle_signals(grace={grace}) as told:
         try:
-            work(handler)
+            work(told)
         finally:
             say("left")
     say("went on")
-except signals.SignalReceived as error:
-    say("signalled")
-    sys.exit(error.exit_code)
+except signals.SignalReceived as asked:
+    say("told")
+    sys.exit(asked.exit_code)
 """
 _WAITS = """
     say("ready")
@@ -43,11 +43,11 @@ _WAITS = """
 """
 _LISTENS = """
     over = []
-    def listener(received):
-        say(signals.describe(received))
-        over.append(received)
+    def listener(came):
+        say(signals.describe(came))
+        over.append(came)
         return False
-    with handler.notifying(listener):
+    with told.notifying(listener):
         say("ready")
         while not over:
             time.sleep(0.01)
@@ -55,17 +55,17 @@ _LISTENS = """
 """
 _GOES_ON = """
     heard = []
-    def listener(received):
-        say(received.name)
-        heard.append(received)
-        return received == signal.SIGINT
-    with handler.notifying(listener):
+    def listener(came):
+        say(came.name)
+        heard.append(came)
+        return came == signal.SIGINT
+    with told.notifying(listener):
         say("ready")
         while signal.SIGTERM not in heard:
             time.sleep(0.01)
 """
 _IS_STUCK = """
-    with handler.notifying(lambda received: bool(say("heard"))):
+    with told.notifying(lambda came: bool(say("heard"))):
         say("ready")
         while True:
             time.sleep(60)
@@ -75,7 +75,7 @@ _TOO_LATE = """
         os.kill(os.getpid(), signal.SIGTERM)
     except signals.SignalReceived:
         pass
-    with handler.notifying(lambda received: False):
+    with told.notifying(lambda came: False):
         say("never here")
 """
 _LATER = DUPLICATE_WINDOW_S + 0.1
@@ -115,7 +115,7 @@ def test_while_nobody_listens_blocks_are_left(number: signal.Signals, code: int)
     with _program(_WAITS) as process:
         assert _line(process) == "ready"
         process.send_signal(number)
-        assert _said(process) == ["left", "signalled"]
+        assert _said(process) == ["left", "told"]
     assert process.returncode == code
 
 
@@ -126,7 +126,7 @@ def test_who_listens_is_told_and_comes_to_the_end(number: signal.Signals, code: 
         process.send_signal(number)
         [why, *rest] = _said(process)
     assert why
-    assert rest == ["sealed", "left", "signalled"]
+    assert rest == ["sealed", "left", "told"]
     assert process.returncode == code
 
 
@@ -139,7 +139,7 @@ def test_a_listener_can_say_that_the_program_goes_on() -> None:
             assert _line(process) == "SIGINT"
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        assert _said(process) == ["SIGTERM", "left", "signalled"]
+        assert _said(process) == ["SIGTERM", "left", "told"]
     assert process.returncode == 143
 
 
@@ -165,7 +165,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(body: str) -> None:
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
-        assert _said(process)[-2:] == ["left", "signalled"]
+        assert _said(process)[-2:] == ["left", "told"]
     assert process.returncode in {143, 129}  # the system may hand them over in any order
 
 
@@ -179,7 +179,7 @@ def test_a_program_that_does_not_end_is_ended() -> None:
 
 def test_what_came_before_somebody_listened_is_not_lost() -> None:
     with _program(_TOO_LATE) as process:
-        assert _said(process) == ["left", "signalled"]
+        assert _said(process) == ["left", "told"]
     assert process.returncode == 143
 
 
@@ -190,7 +190,7 @@ def test_what_was_ignored_stays_ignored() -> None:
         assert _line(process) == "ready"
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        assert _said(process) == ["left", "signalled"]
+        assert _said(process) == ["left", "told"]
     assert process.returncode == 143
 
 

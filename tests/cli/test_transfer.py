@@ -271,7 +271,7 @@ def test_export_does_not_write_to_a_terminal(full: Shell) -> None:
 _SLOW = """
 import sys
 from holdfast.cli.output import spinner
-spinner._DELAY_S = {delay_s}
+spinner._DELAY_S = {patience}
 with spinner.spinner("writing \\x1b[2J" + "x" * 200) as progress:
     if progress is None:
         print("nobody looks")
@@ -306,7 +306,7 @@ def look_at(shell: Shell, code: str, until: bytes) -> str:
 @pytest.mark.parametrize("long", [False, True])
 def test_a_line_tells_what_takes_long(talked: Shell, long: bool) -> None:
     """On a terminal, after a while, in one line that fits; then it is gone."""
-    code = _SLOW.format(delay_s=0.1 if long else 60, until=1 if long else 0)
+    code = _SLOW.format(patience=0.1 if long else 60, until=1 if long else 0)
     said = look_at(talked, code, b" s")
     *line, last = said.split("\r")
     assert last == "done\n"
@@ -323,7 +323,7 @@ def test_a_line_tells_what_takes_long(talked: Shell, long: bool) -> None:
 def test_no_line_where_nobody_looks(talked: Shell) -> None:
     """A pipe stays clean."""
     ran = subprocess.run(
-        [sys.executable, "-c", _SLOW.format(delay_s=0.1, until=0)],
+        [sys.executable, "-c", _SLOW.format(patience=0.1, until=0)],
         env=talked.environment,
         capture_output=True,
         check=True,

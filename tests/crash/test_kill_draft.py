@@ -33,10 +33,10 @@ from holdfast.scheduler import Scheduler
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 schedule = Scheduler.schedule
-def noted(scheduler, task, seconds):
+def noted(keeper, task, seconds):
     if isinstance(task, DraftCore):
         print(seconds, flush=True)
-    schedule(scheduler, task, seconds)
+    schedule(keeper, task, seconds)
 Scheduler.schedule = noted
 store = holdfast.open(sys.argv[1])
 turn = store.session("talk").turn().__enter__()

@@ -54,12 +54,12 @@ from tests.crash._nursery import Nursery
 BEFORE_THE_WIPING = """
 import os, signal, sys, holdfast
 from holdfast.session import number_of
-from holdfast.operations import deletion
+from holdfast.operations.deletion import purge
 store = holdfast.open(sys.argv[1])
 for key in sys.argv[2:]:
     session = store.session(key, create=False)
     session.append(holdfast.Message.user("one CANARY more"))
-    store.backend.write(deletion.purge(number_of(session), session.id, forks="keep"))
+    store.backend.write(purge(number_of(session), session.id, forks="keep"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

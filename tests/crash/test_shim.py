@@ -302,7 +302,7 @@ def test_every_leaves_no_operation_out(shim: Shim, child: Child, tmp_path: Path)
 
 def test_a_sync_has_no_half(shim: Shim, tmp_path: Path) -> None:
     """Faults that cut a write in two are refused for syncs."""
-    with pytest.raises(ValueError, match="no half"):
+    with pytest.raises(ValueError, match="applies to writes only"):
         shim.run(["true"], kind="tear", on="sync", at=1, path_prefix=tmp_path)
 
 

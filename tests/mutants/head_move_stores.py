@@ -37,7 +37,7 @@ class Patched(Heads):
 class ForgetsCompare(Patched):
     """It ignores the expected head: an undo removes messages that its caller has not seen."""
 
-    name = "compare"
+    name = "check_expected_head"
 
     def broken(self) -> object:
         return lambda expect, actual: None
@@ -74,7 +74,7 @@ class RefusesAndMoves(Patched):
 class ReusesNumbers(Patched):
     """It has a current branch and an old one: every move opens branch 2."""
 
-    name = "_leave"
+    name = "_open_branch"
 
     def broken(self) -> object:
         healthy = head_moves._open_branch  # noqa: SLF001 - what is broken here
@@ -100,7 +100,7 @@ class RedoesTheFirst(Patched):
 class UndoesOneMessage(Patched):
     """Undo removes a message, not a turn: a question stays without its answer."""
 
-    name = "back_by_turns"
+    name = "seq_before_turns"
 
     def broken(self) -> object:
         return lambda tx, head, turns: max(0, head.seq - turns)

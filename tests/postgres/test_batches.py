@@ -221,7 +221,7 @@ def test_what_has_not_begun_by_the_deadline_is_withdrawn(
     """The caller gets "nothing was stored", and nothing ever is."""
     session = store.session("k")
     with _gathering(store):
-        monkeypatch.setattr(store.backend._line, "_deadline", 0.1)  # type: ignore[attr-defined]  # noqa: SLF001 - for this one alone
+        monkeypatch.setattr(store.backend._write_queue, "_deadline", 0.1)  # type: ignore[attr-defined]  # noqa: SLF001 - for this one alone
         late = store.backend.submit(_append(session, "late"))
         with pytest.raises(StoreUnavailable, match="withdrawn"):
             late.result()

@@ -160,8 +160,8 @@ _SOUND = server_checks.ServerInfo(
     [
         ({"fsync": "off"}, "fsync = off"),
         ({"full_page_writes": "off"}, "full_page_writes = off"),
-        ({"standby": True}, "is a standby"),
-        ({"number": 140000, "version": "14.9"}, "needs 15 or newer"),
+        ({"is_standby": True}, "is a standby"),
+        ({"version_number": 140000, "version": "14.9"}, "needs 15 or newer"),
     ],
 )
 def test_a_server_that_would_break_the_promise_is_refused(

@@ -486,7 +486,7 @@ def test_nothing_is_sent_while_it_is_withheld(open_store: OpenStore) -> None:
     """Queued statements are dropped with whatever error."""
     store = open_store()
     backend = store.backend
-    with backend._lent(1) as lent:  # type: ignore[attr-defined]  # noqa: SLF001 - the link itself
+    with backend._connection(1) as lent:  # type: ignore[attr-defined]  # noqa: SLF001 - the link itself
         before = lent.journeys
         with pytest.raises(connection.ReadNotAllowed), lent.withheld():
             lent.ask("server").fetchone()

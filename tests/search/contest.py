@@ -114,7 +114,7 @@ def _patient_file(contest: Contest) -> type[fts5.IndexFile]:
     class PatientFile(fts5.IndexFile):
         """An index for whose lock an erasure waits without a timeout."""
 
-        def be_patient(self, seconds: float) -> None:
+        def set_busy_timeout(self, seconds: float) -> None:
             super().set_busy_timeout(seconds)
             if seconds >= manager._LOCK_TIMEOUT_S:  # noqa: SLF001 - so long an erasure waits
                 until = time.monotonic() + LONG

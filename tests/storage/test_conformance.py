@@ -6,26 +6,24 @@ from pathlib import Path
 import psycopg
 import pytest
 
-pytest.register_assert_rewrite("holdfast.testing.conformance")
-
-from holdfast.clock import Clock  # noqa: E402
-from holdfast.storage.memory import MemoryBackend  # noqa: E402
-from holdfast.storage.postgres.backend import PostgresBackend  # noqa: E402
-from holdfast.storage.protocol import Backend  # noqa: E402 - the suite's asserts come first
-from holdfast.storage.sqlite.backend import SQLiteBackend  # noqa: E402
-from holdfast.testing import BackendConformance  # noqa: E402
-from holdfast.testing.conformance.append_tests import AppendTests  # noqa: E402
-from holdfast.testing.conformance.backend_protocol_tests import BackendProtocolTests  # noqa: E402
-from holdfast.testing.conformance.blobs_tests import BlobTests  # noqa: E402
-from holdfast.testing.conformance.drafts_tests import DraftTests  # noqa: E402
-from holdfast.testing.conformance.purge_tests import PurgeTests  # noqa: E402
-from holdfast.testing.conformance.recovery_tests import RecoveryTests  # noqa: E402
-from holdfast.testing.conformance.retries_tests import RetryTests  # noqa: E402
-from holdfast.url import Durability, Location, parse_url  # noqa: E402
-from tests.servers import wipe  # noqa: E402
-from tests.storage.connections import kept_links  # noqa: E402
-from tests.storage.damage_cases import copy_store  # noqa: E402
-from tests.store_urls import with_options  # noqa: E402
+from holdfast.clock import Clock
+from holdfast.storage.memory import MemoryBackend
+from holdfast.storage.postgres.backend import PostgresBackend
+from holdfast.storage.protocol import Backend
+from holdfast.storage.sqlite.backend import SQLiteBackend
+from holdfast.testing import BackendConformance
+from holdfast.testing.conformance.append_tests import AppendTests
+from holdfast.testing.conformance.backend_protocol_tests import BackendProtocolTests
+from holdfast.testing.conformance.blobs_tests import BlobTests
+from holdfast.testing.conformance.drafts_tests import DraftTests
+from holdfast.testing.conformance.purge_tests import PurgeTests
+from holdfast.testing.conformance.recovery_tests import RecoveryTests
+from holdfast.testing.conformance.retries_tests import RetryTests
+from holdfast.url import Durability, Location, parse_url
+from tests.servers import wipe
+from tests.storage.connections import kept_links
+from tests.storage.damage_cases import copy_store
+from tests.store_urls import with_options
 
 _LEASE = 600.0
 

@@ -741,10 +741,10 @@ MIGRATOR = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from tests.storage import test_sqlite_writer as helpers
+from tests.storage import test_sqlite_writer as engine
 sys.stdin.readline()
-with helpers.open_store(Path(sys.argv[2]), steps=helpers._two_steps()) as store:
-    store.session("talk").append(helpers.said(sys.argv[3]))
+with engine.open_store(Path(sys.argv[2]), steps=engine._two_steps()) as store:
+    store.session("talk").append(engine.said(sys.argv[3]))
 """
 
 
