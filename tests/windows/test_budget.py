@@ -387,7 +387,7 @@ def test_every_limit_that_is_exceeded_is_told(session: Session) -> None:
     session.append(Message.user("<asked>"), *_exchange(1))
     assert session.window(max_tokens=1, max_messages=1).notes == (
         "the newest messages are over the budget of tokens",
-        "the newest exchange has more messages than were asked for",
+        "the newest exchange has more messages than `max_messages`",
     )
 
 
@@ -558,7 +558,7 @@ def _check_limits(window: Window, least: Window, ask: _Ask) -> None:
         assert any("over the budget of tokens" in note for note in window.notes)
     if many is not None and len(_tags(window)) > many:
         assert _tags(window) == _tags(least)
-        assert any("more messages than were asked for" in note for note in window.notes)
+        assert any("more messages than `max_messages`" in note for note in window.notes)
 
 
 @each_provider

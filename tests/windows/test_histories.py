@@ -308,7 +308,7 @@ def _check_limits(history: _History, sent: _Sent, window: Window, least: Window,
         assert any("over the budget of tokens" in note for note in window.notes)
         assert sent.all == _Sent(least, history).all
     if many is not None and len(sent.all) > many:
-        assert any("more messages than were asked for" in note for note in window.notes)
+        assert any("more messages than `max_messages`" in note for note in window.notes)
         assert sent.all == _Sent(least, history).all
 
 

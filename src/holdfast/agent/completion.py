@@ -361,10 +361,10 @@ class Completion:
         setup = self._setup
         if self._calls or not self._text_chunks or setup.model.tools not in {"text", "lenient"}:
             return
-        said = "".join(self._text_chunks)
-        if len(said) > _MAX_PARSED_CHARS:
+        text = "".join(self._text_chunks)
+        if len(text) > _MAX_PARSED_CHARS:
             return
-        found = parse_reply(said, [spec.name for spec in setup.specs])
+        found = parse_reply(text, [spec.name for spec in setup.specs])
         # A model with native tool calling may be quoting a call as an example.
         if setup.model.tools == "lenient" and found.text.strip():
             return
@@ -411,17 +411,17 @@ def _set(future: asyncio.Future[None]) -> None:
 async def complete_once(model: Model, text: str, *, max_output: int, seconds: float) -> str:
     """Return the model's answer; raise `ModelFailed` if it is late, empty or cut off."""
     request = ModelRequest(window=window_of(model.provider, text), max_output=max_output)
-    said: list[str] = []
+    chunks: list[str] = []
     whole = False
     try:
         async with asyncio.timeout(seconds), aclosing(stream_of(model, request)) as stream:
             async for delta in stream:
                 if isinstance(delta, ReplyText):
-                    said.append(delta.text)
+                    chunks.append(delta.text)
                 whole = whole or (isinstance(delta, ReplyEnd) and delta.reason != "length")
     except TimeoutError:
         raise ModelFailed(f"no answer within {seconds:g} s", retryable=True) from None
-    answer = "".join(said).strip()
+    answer = "".join(chunks).strip()
     if not whole or not answer:
         raise ModelFailed("the answer was empty or cut off", retryable=True)
     return answer

@@ -97,10 +97,10 @@ async def _last_seq(session: AsyncSession, covered: int, keep_recent: int, unsee
     if covered + unseen >= first:
         first = covered + unseen + 1
         recent = await session.messages(after=covered + unseen, limit=keep_recent)
-    said = next((m for m in recent if m.role == "user"), None) or next(
+    cut = next((m for m in recent if m.role == "user"), None) or next(
         (m for m in recent if m.role == "assistant"), None
     )
-    return first - 1 if said is None or said.seq is None else said.seq - 1
+    return first - 1 if cut is None or cut.seq is None else cut.seq - 1
 
 
 async def _next_chunk(
@@ -127,9 +127,9 @@ async def _summary_text(
 ) -> tuple[str, SummarySource]:
     """Return a summary of the earlier summary and a chunk; an extract if the model fails."""
     before = [f"[Summary of what came before: {_cut(known, _MAX_MESSAGE_CHARS)}]"] if known else []
-    said = quoted("A conversation.", "\n\n".join([*before, *_transcript_lines(chunk)]))
+    transcript = quoted("A conversation.", "\n\n".join([*before, *_transcript_lines(chunk)]))
     try:
-        question = _INSTRUCTIONS.format(said=said)
+        question = _INSTRUCTIONS.format(said=transcript)
         answer = await complete_once(
             model, question, max_output=budget.reply_tokens, seconds=_TIMEOUT_S
         )

@@ -158,7 +158,7 @@ class Agent:
             await stream.drain()
 
     def _next_event(self, stream: _SyncStream) -> Event | None:
-        """Return the next event; after the agent was closed, the next one it had left."""
+        """Return the next event; after the agent was closed, the next buffered one."""
         if not self._closed:
             try:
                 return self._run_in_loop(stream.next())

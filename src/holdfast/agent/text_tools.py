@@ -112,8 +112,8 @@ def _with_calls(message: dict[str, JSON]) -> dict[str, JSON]:
     words = _words(message.get("content"))
     # Calls that the model itself wrote as text are part of the content already.
     wrote = [call.name for call in parse_reply(words, [name for name, _ in calls]).calls]
-    said = [] if wrote == [name for name, _ in calls] else [written for _, written in calls]
-    content = "\n".join(text for text in (words, *said) if text)
+    appended = [] if wrote == [name for name, _ in calls] else [written for _, written in calls]
+    content = "\n".join(text for text in (words, *appended) if text)
     return {
         key: content if key == "content" else value
         for key, value in {"content": None, **message}.items()

@@ -159,15 +159,15 @@ def model_settings(config: Config, environ: Mapping[str, str] = os.environ) -> M
     """Return the settings that models are created with."""
     from holdfast.agent.models import resolution
 
-    said = config.settings.model
-    owner = None if config.base_url_model is None else _owner(config.base_url_model, said.base_url)
+    model = config.settings.model
+    owner = None if config.base_url_model is None else _owner(config.base_url_model, model.base_url)
     return resolution.ModelSettings(
         environ=environ,
-        base_url=said.base_url,
-        api_key_env=said.api_key_env,
+        base_url=model.base_url,
+        api_key_env=model.api_key_env,
         owner=owner,
-        context=said.context,
-        max_output=said.max_output,
+        context=model.context,
+        max_output=model.max_output,
     )
 
 
@@ -178,7 +178,7 @@ def _owner(served: str, base_url: str | None) -> ModelRunner:
 
 
 def _choice_reason(source: ValueOrigin) -> str:
-    return "it was asked for" if source.kind == "option" else f"{source.where} says so"
+    return "it was requested" if source.kind == "option" else f"{source.where} says so"
 
 
 # ------------------------------------------------------------------------------------ the agent

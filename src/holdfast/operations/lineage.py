@@ -13,7 +13,7 @@ from holdfast.values import BranchChanged, BranchInfo, Head, Link, LinkState, Me
 
 
 def branches(session: int) -> Query[list[BranchInfo]]:
-    """Return a session's branches by number: their starts and ends, when and why each was left."""
+    """Return a session's branches: their starts and ends, and when and why each was abandoned."""
 
     def run(snapshot: Snapshot) -> list[BranchInfo]:
         _require_session(snapshot, session)

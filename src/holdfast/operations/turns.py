@@ -53,7 +53,7 @@ class OpenedTurn(msgspec.Struct, frozen=True):
 
 
 class TurnClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to open a turn: who will hold it, and for how many seconds each lease lasts."""
+    """A request to open a turn: its holder, and for how many seconds each lease lasts."""
 
     session: int
     token: str

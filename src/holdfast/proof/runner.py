@@ -272,7 +272,7 @@ def _run_writers(
 
 
 def _wait_until_all_write(processes: _WriterProcesses) -> None:
-    """Wait until every writer has begun to write, so that start-up time does not count."""
+    """Wait until every writer has invoked to write, so that start-up time does not count."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while (
         not (processes.all_have_written or processes.keeps_failing) and time.monotonic() < deadline
@@ -295,7 +295,7 @@ class _WriterProcesses:
 
     @property
     def all_have_written(self) -> bool:
-        """True if every writer has begun to write."""
+        """True if every writer has invoked to write."""
         return all(_has_written(part) for part, _ in self._running.values())
 
     @property
@@ -329,7 +329,7 @@ class _WriterProcesses:
         self._running[writer] = part, process
 
     def kill_one(self) -> None:
-        """Kill one writer, usually one that has begun to write, and restart it."""
+        """Kill one writer, usually one that has invoked to write, and restart it."""
         writing = [w for w, (part, _) in self._running.items() if _has_written(part)]
         blind = not writing or self.rng.random() < _ANY_WRITER_SHARE
         writer = self.rng.choice(list(self._running) if blind else writing)
@@ -538,12 +538,12 @@ class _RunStatistics:
     def __init__(
         self, events: Sequence[checker.Event], notes: Sequence[AnyNote], found: FinalContents
     ) -> None:
-        begun = {(e.worker, e.op): e for e in events if isinstance(e, checker.Invoked)}
+        invoked = {(e.worker, e.op): e for e in events if isinstance(e, checker.Invoked)}
         acked = [e for e in events if isinstance(e, checker.Acked)]
-        waits = [(e.at - begun[e.worker, e.op].at) / 1e6 for e in acked]
+        waits = [(e.at - invoked[e.worker, e.op].at) / 1e6 for e in acked]
         turns = [turn for turns in found.turns.values() for turn in turns]
         messages = [m for messages in found.messages.values() for m in messages]
-        self.acknowledged = len({id_ for e in acked for id_ in begun[e.worker, e.op].ids})
+        self.acknowledged = len({id_ for e in acked for id_ in invoked[e.worker, e.op].ids})
         # Every acknowledged message, flush, tool start, and opened or sealed turn was a commit.
         self.commits = len(acked) + sum(not isinstance(note, Replying) for note in notes)
         self.median = statistics.median(waits) if waits else 0.0

@@ -100,7 +100,7 @@ class Opened(Note, frozen=True):
 
 
 class Replying(Note, frozen=True):
-    """A streamed reply was begun; nothing of it is written yet."""
+    """A streamed reply was invoked; nothing of it is written yet."""
 
     session: str
     reply: str

@@ -127,9 +127,9 @@ class ProofWriter:
         for life in self._life.earlier_lives():
             if life.events.exists():
                 events = checker.load([life.events])
-                begun = [event for event in events if isinstance(event, checker.Invoked)]
-                if begun:
-                    return begun[-_RETRIED_WRITES:]
+                invoked = [event for event in events if isinstance(event, checker.Invoked)]
+                if invoked:
+                    return invoked[-_RETRIED_WRITES:]
         return []
 
     # --- moving ---------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class MemoryTables(msgspec.Struct):
     by_id: dict[str, int] = {}
     by_key: dict[str, int] = {}  # without sessions in the trash
     heads: dict[int, HeadRow] = {}
-    branches: dict[int, BranchRow] = {}  # last_seq is valid once the session has left the branch
+    branches: dict[int, BranchRow] = {}  # last_seq is valid once the branch is abandoned
     messages: dict[int, dict[int, MessageRow]] = {}  # branch: seq
     positions: dict[str, tuple[tuple[int, int], ...]] = {}  # message id: (branch, seq)
     turns: dict[int, dict[int, TurnRow]] = {}  # session: number
@@ -457,15 +457,15 @@ class MemoryTransaction(MemorySnapshot):
     def cut_branch(self, n: int, last_seq: int) -> CutResult:
         """Erase the messages of a branch after `last_seq`, which becomes its end."""
         messages = self._tables.messages.get(n, {})
-        gone = [row for seq, row in sorted(messages.items()) if seq > last_seq]
-        blobs = [self._drop_blob_uses(n, row.seq) for row in gone]
-        for row in gone:
+        dropped = [row for seq, row in sorted(messages.items()) if seq > last_seq]
+        blobs = [self._drop_blob_uses(n, row.seq) for row in dropped]
+        for row in dropped:
             self._drop(messages, row.seq)
             self._drop_position(row.id, n, row.seq)
-        if gone:
+        if dropped:
             self._count_erasure()
         self.end_branch(n, last_seq)
-        return CutResult(len(gone), frozenset().union(*blobs))
+        return CutResult(len(dropped), frozenset().union(*blobs))
 
     def _count_erasure(self) -> None:
         """Count this transaction among those that erase messages, once."""
@@ -483,10 +483,10 @@ class MemoryTransaction(MemorySnapshot):
 
     def _drop_blob_uses(self, branch: int, seq: int) -> frozenset[str]:
         uses = self._tables.blob_uses
-        gone = [use for use in uses if use[:2] == (branch, seq)]
-        for use in gone:
+        dropped = [use for use in uses if use[:2] == (branch, seq)]
+        for use in dropped:
             self._drop(uses, use)
-        return frozenset(sha256 for _, _, sha256 in gone)
+        return frozenset(sha256 for _, _, sha256 in dropped)
 
     def drop_branch(self, n: int) -> None:
         """Erase a branch without messages."""
@@ -502,11 +502,11 @@ class MemoryTransaction(MemorySnapshot):
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
         """Erase those of these blobs that no message refers to; return their count and bytes."""
         used = {sha256 for _, _, sha256 in self._tables.blob_uses}
-        gone = [sha256 for sha256 in sorted(blobs) if sha256 not in used]
-        size = sum(len(self._tables.blobs[sha256]) for sha256 in gone)
-        for sha256 in gone:
+        dropped = [sha256 for sha256 in sorted(blobs) if sha256 not in used]
+        size = sum(len(self._tables.blobs[sha256]) for sha256 in dropped)
+        for sha256 in dropped:
             self._drop(self._tables.blobs, sha256)
-        return len(gone), size
+        return len(dropped), size
 
     def drop_session_rows(self, session: int) -> SessionRowCounts:
         """Erase a session's head, turns, ledger, drafts, queue and usage."""

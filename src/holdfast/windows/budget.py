@@ -201,7 +201,7 @@ def _shorten_to_fit(
         if limits.cost_of(kept) > limits.tokens:
             notes.append("the newest messages are over the budget of tokens")
     if limits.messages is not None and sum(map(sent_count, kept)) > limits.messages:
-        notes.append("the newest exchange has more messages than were asked for")
+        notes.append("the newest exchange has more messages than `max_messages`")
     return FitResult(kept, out, notes, full)
 
 

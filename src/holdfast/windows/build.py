@@ -263,7 +263,7 @@ class _WindowBuilder:
             view.summary_message is not None
         )
         if max_messages is not None and sent > max_messages:
-            yield "what is always sent has more messages than were asked for"
+            yield "what is always sent has more messages than `max_messages`"
 
     def _budget(self) -> int | None:
         """Return how many tokens the messages may have, in uncalibrated counts."""

@@ -102,7 +102,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(
-    settings: ModelSettings, named: str | None = None, why: str = "it was asked for"
+    settings: ModelSettings, named: str | None = None, why: str = "it was requested"
 ) -> ModelChoice:
     """Choose a model: the named one, else one from the environment, else the local one."""
     environ = settings.environ

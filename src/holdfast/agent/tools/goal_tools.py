@@ -39,12 +39,12 @@ class GoalTools:
         """
         new = Goal(_checked(objective, "objective"), started_at=to_datetime(self._clock.micros()))
 
-        def begun(goal: Goal | None) -> Goal:
+        def create(goal: Goal | None) -> Goal:
             if goal is not None and goal.state == "active":
                 raise ToolError("there is an active goal already; end it first with complete_goal.")
             return new
 
-        await goals.update(context.session, begun)
+        await goals.update(context.session, create)
         return "the goal is set."
 
     async def update_goal(self, context: ToolContext, summary: str) -> str:

@@ -1,8 +1,9 @@
 """`holdfast doctor`: check a store for problems.
 
-Each result is a `HealthCheck`: a name, what was found, whether that is all right, and if not, a hint. A
-section that raises an error becomes a failed check, and the other sections still run. Checking
-changes nothing; with `--fix`, `doctor_fix` applies the safe fixes, and all checks run again.
+Each result is a `HealthCheck`: a name, what was found, whether that is all right, and if not, a
+hint. A section that raises an error becomes a failed check, and the other sections still run.
+Checking changes nothing; with `--fix`, `doctor_fix` applies the safe fixes, and all checks run
+again.
 """
 
 from __future__ import annotations

@@ -154,9 +154,9 @@ def _build_prompt(prompt: str | None) -> tuple[Content, str | None]:
         return given, notice
     if not given.strip():
         return prompt, notice
-    said = f"This is on standard input{', cut off at its end' if cut else ''}:"
+    heading = f"This is on standard input{', cut off at its end' if cut else ''}:"
     fence = "`" * max(3, _longest_run(given) + 1)
-    return [Text(prompt), Text(f"{said}\n\n{fence}\n{given}\n{fence}")], notice
+    return [Text(prompt), Text(f"{heading}\n\n{fence}\n{given}\n{fence}")], notice
 
 
 def _longest_run(text: str) -> int:

@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 def _lost(h: SessionLog) -> Iterator[Finding]:
     """Find messages that were acknowledged or read, and are not stored at the end."""
     gone: dict[str, str] = {}
-    for begun, ack in h.acks():
-        for id_ in begun.ids:
+    for invoked, ack in h.acks():
+        for id_ in invoked.ids:
             if id_ not in h.positions:
                 gone.setdefault(id_, f"acknowledged to {ack.worker!r} (op {ack.op})")
     for read in h.reads:
@@ -73,7 +73,7 @@ def _invented(h: SessionLog) -> Iterator[Finding]:
         id_: write.end.error
         for write in h.writes
         if isinstance(write.end, Refused)
-        for id_ in write.begun.ids
+        for id_ in write.invoked.ids
     }
     seen = dict.fromkeys(message.id for message in h.stored)
     seen |= dict.fromkeys(id_ for read in h.reads for id_ in read.ids)
@@ -90,13 +90,13 @@ def _invented(h: SessionLog) -> Iterator[Finding]:
 def _mutated(h: SessionLog) -> Iterator[Finding]:
     """Find bodies that differ from the acknowledged one or, without one, from all written ones."""
     acked: dict[str, set[str]] = {}
-    for begun, _ in h.acks():
-        for id_, body in zip(begun.ids, begun.digests, strict=True):
+    for invoked, _ in h.acks():
+        for id_, body in zip(invoked.ids, invoked.digests, strict=True):
             acked.setdefault(id_, set()).add(body)
     written: dict[str, set[str]] = {}
     for write in h.writes:
         if not write.refused:
-            for id_, body in zip(write.begun.ids, write.begun.digests, strict=True):
+            for id_, body in zip(write.invoked.ids, write.invoked.digests, strict=True):
                 written.setdefault(id_, set()).add(body)
     for message in h.stored:
         acknowledged = acked.get(message.id, set())
@@ -131,13 +131,13 @@ def _wrong_seq(h: SessionLog) -> Iterator[Finding]:
 
 
 def _reported_seqs(h: SessionLog) -> Iterator[tuple[str, int | None, int, str]]:
-    for begun, ack in h.acks():
+    for invoked, ack in h.acks():
         source = f"acknowledged to {ack.worker!r} (op {ack.op})"
-        for id_, seq in zip(begun.ids, ack.seqs, strict=False):
+        for id_, seq in zip(invoked.ids, ack.seqs, strict=False):
             yield id_, ack.branch, seq, source
         # An acknowledged head may belong to another id than the last; see `_wrong_acked_head`.
-        if ack.last is not None and ack.branch is None and begun.ids:
-            yield begun.ids[-1], None, ack.last, source
+        if ack.last is not None and ack.branch is None and invoked.ids:
+            yield invoked.ids[-1], None, ack.last, source
     for read in h.reads:
         source = f"read by {read.worker!r}"
         for id_, seq in zip(read.ids, read.seqs, strict=True):
@@ -147,14 +147,14 @@ def _reported_seqs(h: SessionLog) -> Iterator[tuple[str, int | None, int, str]]:
 def _out_of_order(h: SessionLog) -> Iterator[Finding]:
     """Find B stored before A although A was settled before the first write of B began."""
     began = [
-        (min(write.begun.at for write in writers), id_)
+        (min(write.invoked.at for write in writers), id_)
         for id_, writers in h.writers.items()
         if id_ in h.positions
     ]
     for id_, furthest in _settled_before(h, began):
         if furthest > h.positions[id_]:
             first = h.stored[furthest].id
-            detail = f"{id_!r} was begun after {first!r} was settled, and is stored before it"
+            detail = f"{id_!r} was invoked after {first!r} was settled, and is stored before it"
             yield h.finding(ViolationKind.REORDER, detail, first, id_)
 
 
@@ -173,7 +173,7 @@ def _settled_before(h: SessionLog, events: Iterable[tuple[int, _T]]) -> Iterator
 def _batches(h: SessionLog) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     """Yield each appended batch with those of its ids that no other write may have stored."""
     batches = dict.fromkeys(
-        (write.begun.operation == "replace", write.begun.ids)
+        (write.invoked.operation == "replace", write.invoked.ids)
         for write in h.writes
         if not write.refused
     )
@@ -210,9 +210,10 @@ def _wrong_position(h: SessionLog) -> Iterator[Finding]:
     """Find writes with an expected head that are not stored directly after it."""
     behind = {m.id: (b.number, m.seq - 1) for b in reversed(h.branches) for m in _own_messages(b)}
     for id_, writers in h.writers.items():
-        heads = {(write.begun.expect_branch, write.begun.expect) for write in writers}
+        heads = {(write.invoked.expect_branch, write.invoked.expect) for write in writers}
         certain = all(
-            write.begun.ids[0] == id_ and write.begun.operation != "replace" for write in writers
+            write.invoked.ids[0] == id_ and write.invoked.operation != "replace"
+            for write in writers
         )
         if certain and id_ in behind and not any(seq is None for _, seq in heads):
             branch, seq = behind[id_]
@@ -258,21 +259,23 @@ def _zombie(h: SessionLog) -> Iterator[Finding]:
     fences = iter(h.fences)
     pending = next(fences, None)
     highest = -1
-    for write in sorted(h.writes, key=lambda write: write.begun.at):
-        while pending is not None and pending.at < write.begun.at:
+    for write in sorted(h.writes, key=lambda write: write.invoked.at):
+        while pending is not None and pending.at < write.invoked.at:
             highest = max(highest, pending.fence)
             pending = next(fences, None)
-        fence = write.begun.fence
+        fence = write.invoked.fence
         if fence is not None and fence < highest and _took_effect(h, write):
-            begun = write.begun
-            detail = f"op {begun.op} of {begun.worker!r} wrote with fence {fence} after {highest}"
-            yield h.finding(ViolationKind.ZOMBIE_WRITE, detail, *begun.ids)
+            invoked = write.invoked
+            detail = (
+                f"op {invoked.op} of {invoked.worker!r} wrote with fence {fence} after {highest}"
+            )
+            yield h.finding(ViolationKind.ZOMBIE_WRITE, detail, *invoked.ids)
 
 
 def _took_effect(h: SessionLog, write: WriteAttempt) -> bool:
     if write.refused:
         return False
-    alone = (id_ for id_ in write.begun.ids if len(h.writers[id_]) == 1)
+    alone = (id_ for id_ in write.invoked.ids if len(h.writers[id_]) == 1)
     return isinstance(write.end, Acked) or any(id_ in h.positions for id_ in alone)
 
 
@@ -280,7 +283,7 @@ def _late_fence(h: SessionLog) -> Iterator[Finding]:
     """Find messages of a lower fence stored after one of a higher fence."""
     highest = -1
     for message in h.stored:
-        fences = [write.begun.fence for write in h.writers.get(message.id, ())]
+        fences = [write.invoked.fence for write in h.writers.get(message.id, ())]
         known = [fence for fence in fences if fence is not None]
         if not known or len(known) < len(fences):
             continue  # it may have been stored by a write without a turn

@@ -35,40 +35,40 @@ class MoveTarget(msgspec.Struct, frozen=True):
 # --- the effect of each operation on a state ----------------------------------------------------
 
 
-def _target(h: SessionLog, branch: Branch, begun: Invoked) -> MoveTarget | None:
+def _target(h: SessionLog, branch: Branch, invoked: Invoked) -> MoveTarget | None:
     """Return the target of this write at the end of the previous branch; None if invalid."""
     before = h.branches[branch.number - 2].history
-    match begun.operation:
+    match invoked.operation:
         case "clear":
             return MoveTarget((), 0)
         case "undo":
-            return MoveTarget(before, length_after_undo(before, begun.turns)) if before else None
+            return MoveTarget(before, length_after_undo(before, invoked.turns)) if before else None
         case "redo":
             target = _redo_targets(h.branches).get(branch.number)
             return None if target is None else MoveTarget(target.history, len(target.history))
         case "replace":
-            return MoveTarget(before, _common_prefix(before, begun))
+            return MoveTarget(before, _common_prefix(before, invoked))
         case "rewind":
-            return _resolve_target(h, _end(h.branches[branch.number - 2]), begun)
+            return _resolve_target(h, _end(h.branches[branch.number - 2]), invoked)
     return None
 
 
-def _resolve_target(h: SessionLog, state: State, begun: Invoked) -> MoveTarget | None:
+def _resolve_target(h: SessionLog, state: State, invoked: Invoked) -> MoveTarget | None:
     """Resolve the target position of a write in this state of the session."""
     number, length = state
     here = h.branches[number - 1].history[:length]
     histories = [*(branch.history for branch in h.branches[: number - 1]), here]
-    if isinstance(begun.to, str):
+    if isinstance(invoked.to, str):
         for history in reversed(histories):
             for seq, message in enumerate(history, 1):
-                if message.id == begun.to:
+                if message.id == invoked.to:
                     return MoveTarget(history, seq)
         return None
-    if begun.to_branch is not None:
-        if begun.to_branch > number:
+    if invoked.to_branch is not None:
+        if invoked.to_branch > number:
             return None
-        here = histories[begun.to_branch - 1]
-    return None if begun.to is None or begun.to > len(here) else MoveTarget(here, begun.to)
+        here = histories[invoked.to_branch - 1]
+    return None if invoked.to is None or invoked.to > len(here) else MoveTarget(here, invoked.to)
 
 
 def length_after_undo(history: Sequence[Stored], turns: int) -> int:
@@ -119,9 +119,9 @@ def _redo_targets(branches: Sequence[Branch]) -> dict[int, Branch | None]:
     return targets
 
 
-def _common_prefix(history: Sequence[Stored], begun: Invoked) -> int:
+def _common_prefix(history: Sequence[Stored], invoked: Invoked) -> int:
     """Return the length of the common prefix of a history and the messages of a write."""
-    wanted = zip(begun.ids, begun.digests, strict=True)
+    wanted = zip(invoked.ids, invoked.digests, strict=True)
     pairs = zip(history, wanted, strict=False)
     return [*((m.id, m.digest) == want for m, want in pairs), False].index(False)
 
@@ -130,9 +130,9 @@ def _same_messages(one: Sequence[Stored], two: Sequence[Stored]) -> bool:
     return [(m.id, m.digest) for m in one] == [(m.id, m.digest) for m in two]
 
 
-def _produces(h: SessionLog, branch: Branch, begun: Invoked) -> bool:
+def _produces(h: SessionLog, branch: Branch, invoked: Invoked) -> bool:
     """True if this write, applied to the end of the previous branch, produces this branch."""
-    start = _target(h, branch, begun)
+    start = _target(h, branch, invoked)
     if start is None or branch.asked_seq != start.length or branch.fork_seq > start.length:
         return False
     tools = any(message.role == "tool" for message in start.history)
@@ -140,40 +140,42 @@ def _produces(h: SessionLog, branch: Branch, begun: Invoked) -> bool:
         return False  # A move goes further back only to keep a tool exchange whole.
     if not _same_messages(branch.history[: branch.fork_seq], start.history[: branch.fork_seq]):
         return False
-    return begun.operation != "replace" or _common_prefix(branch.history, begun) == len(begun.ids)
+    return invoked.operation != "replace" or _common_prefix(branch.history, invoked) == len(
+        invoked.ids
+    )
 
 
-def _expected(begun: Invoked, state: State) -> bool:
-    return begun.expect is None or (begun.expect_branch, begun.expect) == state
+def _expected(invoked: Invoked, state: State) -> bool:
+    return invoked.expect is None or (invoked.expect_branch, invoked.expect) == state
 
 
-def _can_have_opened(h: SessionLog, branch: Branch, begun: Invoked) -> bool:
+def _can_have_opened(h: SessionLog, branch: Branch, invoked: Invoked) -> bool:
     """True if this write can have opened this branch."""
-    if branch.number == 1 or begun.operation != branch.reason:
+    if branch.number == 1 or invoked.operation != branch.reason:
         return False
     before = h.branches[branch.number - 2]
-    return _expected(begun, _end(before)) and _produces(h, branch, begun)
+    return _expected(invoked, _end(before)) and _produces(h, branch, invoked)
 
 
 def _end(branch: Branch) -> State:
     return branch.number, len(branch.history)
 
 
-def _was_no_op(h: SessionLog, begun: Invoked, state: State) -> bool:
+def _was_no_op(h: SessionLog, invoked: Invoked, state: State) -> bool:
     """True if the session was already at the target of this write, which changed nothing."""
     branch = h.branches[state[0] - 1]
     here = branch.history[: state[1]]
-    if begun.operation == "replace":
+    if invoked.operation == "replace":
         # The branch had grown, or grew by this write, from the expected head.
-        grown = begun.expect is None or begun.expect_branch == branch.number
-        return grown and _common_prefix(branch.history, begun) == len(begun.ids) == state[1]
-    if not _expected(begun, state) or state[1] < branch.fork_seq:
+        grown = invoked.expect is None or invoked.expect_branch == branch.number
+        return grown and _common_prefix(branch.history, invoked) == len(invoked.ids) == state[1]
+    if not _expected(invoked, state) or state[1] < branch.fork_seq:
         return False
-    if begun.operation == "clear":
+    if invoked.operation == "clear":
         return not here
-    if begun.operation != "rewind":
+    if invoked.operation != "rewind":
         return False
-    start = _resolve_target(h, state, begun)
+    start = _resolve_target(h, state, invoked)
     return start is not None and _same_messages(start.history[: start.length], here)
 
 
@@ -203,21 +205,21 @@ def _copied(h: SessionLog) -> Iterator[Finding]:
 
 def _moves(h: SessionLog) -> Iterator[tuple[Invoked, Acked, State]]:
     """Yield the acknowledged moves with the head that each returned."""
-    for begun, ack in h.acks():
+    for invoked, ack in h.acks():
         if (
-            begun.operation not in APPEND_OPERATIONS
+            invoked.operation not in APPEND_OPERATIONS
             and ack.branch is not None
             and ack.last is not None
         ):
-            yield begun, ack, (ack.branch, ack.last)
+            yield invoked, ack, (ack.branch, ack.last)
 
 
 def _missing_head(h: SessionLog) -> Iterator[Finding]:
     """Find acknowledged heads that are not on any branch."""
-    for begun, ack in h.acks():
+    for invoked, ack in h.acks():
         if ack.branch is None or ack.last is None or _exists(h, (ack.branch, ack.last)):
             continue
-        detail = f"{begun.operation} (op {ack.op} of {ack.worker!r}) returned the head "
+        detail = f"{invoked.operation} (op {ack.op} of {ack.worker!r}) returned the head "
         yield h.finding(
             ViolationKind.LOST, f"{detail}{ack.branch}:{ack.last}, which does not exist"
         )
@@ -225,15 +227,17 @@ def _missing_head(h: SessionLog) -> Iterator[Finding]:
 
 def _wrong_acked_head(h: SessionLog) -> Iterator[Finding]:
     """Find appends that returned a head at which none of their messages is stored."""
-    for begun, ack in h.acks():
-        if begun.operation not in APPEND_OPERATIONS or ack.branch is None or ack.last is None:
+    for invoked, ack in h.acks():
+        if invoked.operation not in APPEND_OPERATIONS or ack.branch is None or ack.last is None:
             continue
         if ack.last and _exists(h, (ack.branch, ack.last)):
             at = h.branches[ack.branch - 1].history[ack.last - 1]
-            if at.id not in begun.ids:
-                detail = f"{begun.ids[-1]!r} (op {ack.op} of {ack.worker!r}) was acknowledged with "
+            if at.id not in invoked.ids:
+                detail = (
+                    f"{invoked.ids[-1]!r} (op {ack.op} of {ack.worker!r}) was acknowledged with "
+                )
                 detail += f"the head {ack.branch}:{ack.last}, where {at.id!r} is stored"
-                yield h.finding(ViolationKind.REORDER, detail, *begun.ids)
+                yield h.finding(ViolationKind.REORDER, detail, *invoked.ids)
 
 
 def _exists(h: SessionLog, state: State) -> bool:
@@ -243,7 +247,7 @@ def _exists(h: SessionLog, state: State) -> bool:
 def _returned_twice(h: SessionLog) -> Iterator[Finding]:
     """Find a branch that several moves returned although each of them opens one."""
     returned = Counter(
-        state[0] for begun, _, state in _moves(h) if begun.operation in {"undo", "redo"}
+        state[0] for invoked, _, state in _moves(h) if invoked.operation in {"undo", "redo"}
     )
     for number, times in returned.items():
         if times > 1:
@@ -254,37 +258,37 @@ def _returned_twice(h: SessionLog) -> Iterator[Finding]:
 
 def _wrong_move(h: SessionLog) -> Iterator[Finding]:
     """Find moves that, applied to the state before, do not produce what is stored."""
-    for begun, ack, state in _moves(h):
+    for invoked, ack, state in _moves(h):
         if not _exists(h, state):
             continue
         branch = h.branches[state[0] - 1]
-        opened = _can_have_opened(h, branch, begun) and state[1] == _length_after_move(
-            branch, begun
+        opened = _can_have_opened(h, branch, invoked) and state[1] == _length_after_move(
+            branch, invoked
         )
-        if not opened and not _was_no_op(h, begun, state):
+        if not opened and not _was_no_op(h, invoked, state):
             detail = (
-                f"{begun.operation} (op {ack.op} of {ack.worker!r}, head {state[0]}:{state[1]}) "
+                f"{invoked.operation} (op {ack.op} of {ack.worker!r}, head {state[0]}:{state[1]}) "
             )
             detail += f"does not lead from the end of branch {state[0] - 1} to what is stored"
             yield h.finding(ViolationKind.WRONG_MOVE, detail)
 
 
-def _length_after_move(branch: Branch, begun: Invoked) -> int:
+def _length_after_move(branch: Branch, invoked: Invoked) -> int:
     """Return the length of the history right after a move opened this branch."""
-    return len(begun.ids) if begun.operation == "replace" else branch.fork_seq
+    return len(invoked.ids) if invoked.operation == "replace" else branch.fork_seq
 
 
 def _unexplained(h: SessionLog) -> Iterator[Finding]:
     """Find branches that no move can have opened."""
     claims: dict[int, list[tuple[Invoked, State]]] = {}
-    for begun, _, state in _moves(h):
-        claims.setdefault(state[0], []).append((begun, state))
+    for invoked, _, state in _moves(h):
+        claims.setdefault(state[0], []).append((invoked, state))
     unknown: list[Branch] = []
     for branch in h.branches[1:]:
         claimed = [(b, s) for b, s in claims.get(branch.number, []) if b.operation == branch.reason]
-        explained = any(_can_have_opened(h, branch, begun) for begun, _ in claimed)
+        explained = any(_can_have_opened(h, branch, invoked) for invoked, _ in claimed)
         # A wrong claim is found by `_wrong_move`.
-        if not explained and all(_was_no_op(h, begun, state) for begun, state in claimed):
+        if not explained and all(_was_no_op(h, invoked, state) for invoked, state in claimed):
             unknown.append(branch)
     for branch in _unmatched(h, unknown):
         detail = f"no recorded operation can have opened branch {branch.number} ({branch.reason})"
@@ -295,12 +299,12 @@ def _unexplained(h: SessionLog) -> Iterator[Finding]:
 
 def _unmatched(h: SessionLog, branches: Sequence[Branch]) -> Iterator[Branch]:
     """Yield the branches not explained even if each write of unknown outcome opened one."""
-    writes = [w.begun for w in h.writes if not w.refused and not isinstance(w.end, Acked)]
+    writes = [w.invoked for w in h.writes if not w.refused and not isinstance(w.end, Acked)]
     taken: dict[int, Branch] = {}
 
     def match(branch: Branch, tried: set[int]) -> bool:
-        for at, begun in enumerate(writes):
-            if at in tried or not _can_have_opened(h, branch, begun):
+        for at, invoked in enumerate(writes):
+            if at in tried or not _can_have_opened(h, branch, invoked):
                 continue
             tried.add(at)
             # The branch that took this write may be explained by another one.
@@ -330,8 +334,8 @@ def _out_of_order(h: SessionLog) -> Iterator[Finding]:
 
 def _settled_states(h: SessionLog) -> Iterator[tuple[int, State]]:
     """Yield the times by which a session was known to have reached a state."""
-    for begun, ack in h.acks():
-        if ack.branch is not None and ack.last is not None and begun.operation != "fork":
+    for invoked, ack in h.acks():
+        if ack.branch is not None and ack.last is not None and invoked.operation != "fork":
             state = (ack.branch, ack.last)
             if _exists(h, state):
                 yield ack.at, max(state, (ack.branch, h.branches[ack.branch - 1].fork_seq))
@@ -345,13 +349,13 @@ def _claimed_states(h: SessionLog) -> Iterator[tuple[int, State, str, ViolationK
     An append may be a retry that only found its messages: then the state is not known, only that
     the session was on that branch.
     """
-    for begun, ack in h.acks():
+    for invoked, ack in h.acks():
         if ack.branch is None or ack.last is None or not _exists(h, (ack.branch, ack.last)):
             continue
-        alone = begun.operation not in APPEND_OPERATIONS or len(h.writers[begun.ids[-1]]) == 1
+        alone = invoked.operation not in APPEND_OPERATIONS or len(h.writers[invoked.ids[-1]]) == 1
         latest = (ack.branch, ack.last) if alone else _end(h.branches[ack.branch - 1])
-        what = f"{begun.operation} (op {ack.op} of {ack.worker!r}, head {ack.branch}:{ack.last})"
-        yield begun.at, latest, what, ViolationKind.REORDER
+        what = f"{invoked.operation} (op {ack.op} of {ack.worker!r}, head {ack.branch}:{ack.last})"
+        yield invoked.at, latest, what, ViolationKind.REORDER
     for read in _whole_reads(h):
         what = f"a read of {read.branch}:{len(read.ids)} by {read.worker!r}"
         yield read.began, (read.branch or 0, len(read.ids)), what, ViolationKind.STALE_READ
@@ -399,37 +403,37 @@ def rules(h: SessionLog) -> tuple[_Rule, ...]:
 def fork_findings(histories: Mapping[str, SessionLog]) -> Iterator[Finding]:
     """Find forks that do not begin with a state of their parent at the time of the fork."""
     for h in histories.values():
-        for begun, ack in h.acks():
-            if begun.operation != "fork" or ack.child is None or any(_gap(h)):
+        for invoked, ack in h.acks():
+            if invoked.operation != "fork" or ack.child is None or any(_gap(h)):
                 continue
             child = histories.get(ack.child)
             if child is None or not child.branches:
                 yield h.finding(
                     ViolationKind.LOST, f"the fork {ack.child!r} (op {ack.op}) does not exist"
                 )
-            elif not any(_is_fork(h, child, begun, state) for state in _states(h, begun)):
+            elif not any(_is_fork(h, child, invoked, state) for state in _states(h, invoked)):
                 detail = f"the fork {ack.child!r} (op {ack.op} of {ack.worker!r}) does not begin "
                 yield h.finding(
                     ViolationKind.WRONG_MOVE, f"{detail}with a state of its parent at that time"
                 )
 
 
-def _states(h: SessionLog, begun: Invoked) -> Iterator[State]:
+def _states(h: SessionLog, invoked: Invoked) -> Iterator[State]:
     """Yield the states a session may have been in since this write began."""
-    furthest = max((state for at, state in _settled_states(h) if at < begun.at), default=(0, 0))
+    furthest = max((state for at, state in _settled_states(h) if at < invoked.at), default=(0, 0))
     for branch in h.branches:
         for length in range(branch.fork_seq, len(branch.history) + 1):
-            if (branch.number, length) >= furthest and _expected(begun, (branch.number, length)):
+            if (branch.number, length) >= furthest and _expected(invoked, (branch.number, length)):
                 yield branch.number, length
 
 
-def _is_fork(h: SessionLog, child: SessionLog, begun: Invoked, state: State) -> bool:
+def _is_fork(h: SessionLog, child: SessionLog, invoked: Invoked, state: State) -> bool:
     """True if a session begins as a fork of this state would."""
     first = child.branches[0]
     history: Sequence[Stored] = h.branches[state[0] - 1].history[: state[1]]
     requested: int | None = len(history)
-    if begun.to is not None:
-        start = _resolve_target(h, state, begun)
+    if invoked.to is not None:
+        start = _resolve_target(h, state, invoked)
         history, requested = ((), None) if start is None else (start.history, start.length)
     shares = _same_messages(first.history[: first.fork_seq], history[: first.fork_seq])
     return first.asked_seq == requested and first.fork_seq <= first.asked_seq and shares

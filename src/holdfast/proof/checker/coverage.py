@@ -12,7 +12,7 @@ def coverage(
 ) -> Coverage:
     """Count the activity of a run."""
     killed = {kill.worker: kill.at for kill in log.kills}
-    writers = {write.begun.worker for write in writes}
+    writers = {write.invoked.worker for write in writes}
     acks = [end for end in log.ends if isinstance(end, Acked)]
     refused = sum(write.refused for write in writes)
     return Coverage(
@@ -31,7 +31,7 @@ def coverage(
         torn_lines=len(log.torn),
         stored=sum(len(history.stored) for history in histories),
         moves=sum(
-            write.begun.operation not in APPEND_OPERATIONS and isinstance(write.end, Acked)
+            write.invoked.operation not in APPEND_OPERATIONS and isinstance(write.end, Acked)
             for write in writes
         ),
         branches=sum(len(history.branches) - 1 for history in histories if history.branches),
@@ -42,10 +42,10 @@ def _retries(writes: list[WriteAttempt]) -> int:
     """Count the writes that include an id which an earlier write may have stored."""
     seen: set[str] = set()
     count = 0
-    for write in sorted(writes, key=lambda write: write.begun.at):
+    for write in sorted(writes, key=lambda write: write.invoked.at):
         if not write.refused:
-            count += not seen.isdisjoint(write.begun.ids)
-            seen.update(write.begun.ids)
+            count += not seen.isdisjoint(write.invoked.ids)
+            seen.update(write.invoked.ids)
     return count
 
 
@@ -53,10 +53,10 @@ def _overlaps(writes: list[WriteAttempt], killed: Mapping[str, int]) -> int:
     """Count the writes that began while a write of another worker was in progress."""
     count = 0
     latest, runner_up = (-1, ""), (-1, "")  # latest ends, of two different workers
-    for write in sorted(writes, key=lambda write: write.begun.at):
-        worker = write.begun.worker
+    for write in sorted(writes, key=lambda write: write.invoked.at):
+        worker = write.invoked.worker
         rival = runner_up if latest[1] == worker else latest
-        count += write.begun.at < rival[0]
+        count += write.invoked.at < rival[0]
         end = (_end(write, killed), worker)
         if latest[1] == worker:
             latest = max(latest, end)
@@ -70,4 +70,4 @@ def _overlaps(writes: list[WriteAttempt], killed: Mapping[str, int]) -> int:
 def _end(write: WriteAttempt, killed: Mapping[str, int]) -> int:
     if write.end is not None:
         return write.end.at
-    return killed.get(write.begun.worker, write.begun.at)
+    return killed.get(write.invoked.worker, write.invoked.at)

@@ -215,9 +215,11 @@ class Recorder:
     ) -> Invoked:
         """Record that a write begins; pass what this returns to the method that ends it."""
         op = next(self._ops)
-        begun = Invoked(self.worker, op, session, tuple(ids), tuple(digests), now(), expect, fence)
-        self._record(begun)
-        return begun
+        invoked = Invoked(
+            self.worker, op, session, tuple(ids), tuple(digests), now(), expect, fence
+        )
+        self._record(invoked)
+        return invoked
 
     def invoked_operation(
         self,
@@ -231,7 +233,7 @@ class Recorder:
         expect: Head | None = None,
     ) -> Invoked:
         """Record that an operation, of any kind, begins on a session whose head moves."""
-        begun = Invoked(
+        invoked = Invoked(
             self.worker,
             next(self._ops),
             session,
@@ -245,8 +247,8 @@ class Recorder:
             to_branch=to.branch if isinstance(to, Head) else None,
             turns=turns,
         )
-        self._record(begun)
-        return begun
+        self._record(invoked)
+        return invoked
 
     def acked(
         self,

@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 class EventsByType(msgspec.Struct, frozen=True):
     """All events, by type."""
 
-    begun: list[Invoked]
+    invoked: list[Invoked]
     ends: list[End]
     reads: list[Read]
     fences: list[Fenced]
@@ -46,7 +46,7 @@ class EventsByType(msgspec.Struct, frozen=True):
 class WriteAttempt(msgspec.Struct, frozen=True):
     """One operation: its beginning joined with its end, if it had one."""
 
-    begun: Invoked
+    invoked: Invoked
     end: End | None
 
     @property
@@ -74,7 +74,7 @@ class SessionLog(msgspec.Struct, frozen=True):
         """Yield the acknowledged writes."""
         for write in self.writes:
             if isinstance(write.end, Acked):
-                yield write.begun, write.end
+                yield write.invoked, write.end
 
     def finding(self, kind: ViolationKind, detail: str, *ids: str) -> Finding:
         """Return a finding about this session."""
@@ -87,7 +87,7 @@ def sort_by_type(events: Iterable[Event]) -> EventsByType:
     for event in events:
         match event:
             case Invoked():
-                log.begun.append(event)
+                log.invoked.append(event)
             case Acked() | Refused() | Unknown():
                 log.ends.append(event)
             case Read():
@@ -103,8 +103,8 @@ def sort_by_type(events: Iterable[Event]) -> EventsByType:
 
 def join_writes(log: EventsByType) -> list[WriteAttempt]:
     """Join each invocation with its end; raise `BadHistory` if they do not match."""
-    begun = {(event.worker, event.op): event for event in log.begun}
-    if len(begun) != len(log.begun):
+    invoked = {(event.worker, event.op): event for event in log.invoked}
+    if len(invoked) != len(log.invoked):
         raise BadHistory(
             "two writes share worker and op: use a unique name for every life of a worker"
         )
@@ -113,19 +113,19 @@ def join_writes(log: EventsByType) -> list[WriteAttempt]:
         key = (end.worker, end.op)
         if key in ends:
             raise BadHistory(f"op {end.op} of worker {end.worker!r} ended twice")
-        _match(begun.get(key), end)
+        _match(invoked.get(key), end)
         ends[key] = end
-    return [WriteAttempt(event, ends.get(key)) for key, event in begun.items()]
+    return [WriteAttempt(event, ends.get(key)) for key, event in invoked.items()]
 
 
-def _match(begun: Invoked | None, end: End) -> None:
+def _match(invoked: Invoked | None, end: End) -> None:
     where = f"op {end.op} of worker {end.worker!r}"
-    if begun is None:
+    if invoked is None:
         msg = f"{where} ended and never began"
-    elif begun.session != end.session or begun.at > end.at:
+    elif invoked.session != end.session or invoked.at > end.at:
         msg = f"{where} ended in another session, or before it began"
-    elif isinstance(end, Acked) and len(end.seqs) not in {0, len(begun.ids)}:
-        msg = f"{where} was acknowledged with {len(end.seqs)} seqs for {len(begun.ids)} ids"
+    elif isinstance(end, Acked) and len(end.seqs) not in {0, len(invoked.ids)}:
+        msg = f"{where} was acknowledged with {len(end.seqs)} seqs for {len(invoked.ids)} ids"
     else:
         return
     raise BadHistory(msg)
@@ -149,7 +149,7 @@ def session_logs(
     log: EventsByType, writes: list[WriteAttempt], kept: FinalState
 ) -> list[SessionLog]:
     """Build the log of each session."""
-    by_writes = _group(writes, lambda write: write.begun.session)
+    by_writes = _group(writes, lambda write: write.invoked.session)
     by_reads = _group(log.reads, lambda read: read.session)
     by_fences = _group(sorted(log.fences, key=attrgetter("at")), lambda fence: fence.session)
     sessions = dict.fromkeys([*by_writes, *by_reads, *by_fences, *kept.final, *kept.branches])
@@ -179,7 +179,7 @@ def _history(
     for write in writes:
         if not write.refused:
             # An id may occur twice in one batch; it still has one writer there.
-            for id_ in dict.fromkeys(write.begun.ids):
+            for id_ in dict.fromkeys(write.invoked.ids):
                 writers.setdefault(id_, []).append(write)
     return SessionLog(
         session,
@@ -197,7 +197,7 @@ def _history(
 
 
 def _settled(writes: list[WriteAttempt], reads: list[Read]) -> dict[str, int]:
-    reports = [(w.end.at, w.begun.ids) for w in writes if isinstance(w.end, Acked)]
+    reports = [(w.end.at, w.invoked.ids) for w in writes if isinstance(w.end, Acked)]
     reports += [(read.ended, read.ids) for read in reads]
     settled: dict[str, int] = {}
     for at, ids in sorted(reports, key=itemgetter(0)):

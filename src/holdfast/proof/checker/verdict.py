@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True):
 class Coverage(msgspec.Struct, frozen=True):
     """How much activity a run recorded; a run without any proves nothing.
 
-    `kills` counts killed workers that had begun a write, `retries` the writes of an id that an
+    `kills` counts killed workers that had invoked a write, `retries` the writes of an id that an
     earlier write may have stored, `duplicates` the acknowledgements that reported a retry,
     `overlaps` the writes that began while another worker was writing to the same session, `moves`
     the acknowledged moves and forks, `branches` the branches beyond the first of each session.

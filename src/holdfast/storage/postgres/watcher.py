@@ -36,7 +36,7 @@ _NOTIFY_DELAY_S: Final = 0.003
 
 
 class NotificationWatcher:
-    """Counts the changes that are noticed, and wakes those who wait for one."""
+    """Counts the changes that are noticed, and wakes the threads that wait for one."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class NotificationWatcher:
             if not _is_alive(self._listener_thread) and not self._closed:
                 self._ready.clear()
                 self._listener_thread = _start_thread(self._serve, "holdfast-listener")
-            begun = self._listener_thread is not None
-        if begun:
+            running = self._listener_thread is not None
+        if running:
             self._ready.wait(_MAX_POLL_S)
 
     def _serve(self) -> None:

@@ -93,19 +93,19 @@ def verify(connection: apsw.Connection, tenants: Collection[int] | None = None) 
 
     With `tenants`, damage in the sessions of other tenants is left out.
     """
-    begun = not connection.in_transaction
+    own_transaction = not connection.in_transaction
     try:
-        if begun:
+        if own_transaction:
             connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except UNREADABLE as error:
-        if connection.in_transaction and begun:
+        if connection.in_transaction and own_transaction:
             connection.execute("ROLLBACK")
         return [Damage(what=f"the file cannot be read as a database: {error}")]
     try:
         return _Verifier(connection, tenants).run()
     finally:
-        if begun and connection.in_transaction:
+        if own_transaction and connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
