@@ -46,7 +46,7 @@ check: $(VENV)/.installed-dev ## formatting, lint, types, import rules, and the 
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q tests/docs
 
-format: $(VENV)/.installed-dev ## format the code and mend what can be mended
+format: $(VENV)/.installed-dev ## format the code and apply automatic fixes
 	$(BIN)/ruff check --fix-only --exit-zero --quiet .
 	$(BIN)/ruff format .
 

@@ -79,8 +79,8 @@ class AsyncTwinTests(StoreFixtures):
         assert latest is not None
         assert latest.id == sync.id
         assert (await twin.sessions()).items == store.sessions().items
-        asked = await twin.sessions(state="done", since="1y", until="2099", order="pinned", limit=1)
-        assert [info.id for info in asked] == [sync.id]
+        page = await twin.sessions(state="done", since="1y", until="2099", order="pinned", limit=1)
+        assert [info.id for info in page] == [sync.id]
         assert await twin.stats() == store.stats()
         assert await twin.verify() == []
         sha = sync.messages()[1].parts[1].sha256  # type: ignore[union-attr]
@@ -99,8 +99,8 @@ class AsyncTwinTests(StoreFixtures):
             for key in "abc":
                 await (await twin.session(key)).append(Message.user(key))
             await (await twin.session("c")).update(title="mine")
-            told = await twin.make_titles(make, limit=3)
-            assert [(info.key, info.title, info.title_by) for info in told] == [
+            titled = await twin.make_titles(make, limit=3)
+            assert [(info.key, info.title, info.title_by) for info in titled] == [
                 ("a", "about a", "auto")
             ]
             assert (await twin.get("ABOUT A")).key == "a"
@@ -331,10 +331,10 @@ class AsyncTwinTests(StoreFixtures):
 
         async def work() -> None:
             session = await AsyncStore(store).session("k")
-            told = await session.update(goal=Goal("a"), expect_goal=None)
+            info = await session.update(goal=Goal("a"), expect_goal=None)
             with pytest.raises(Conflict):
                 await session.update(goal=Goal("b"), title="new", expect_goal=None)
-            assert await session.info() == told
+            assert await session.info() == info
             assert (await session.update(goal=None, expect_goal=Goal("a"))).goal is None
 
         run(work())

@@ -227,11 +227,11 @@ class BackendProtocolTests(StoreFixtures):
 
     def test_a_submitted_operation_is_run(self, store: Store, session: Session) -> None:
         """`submit` returns what `write` would, by waiting or by callback."""
-        told = threading.Event()
+        done = threading.Event()
         pending = store.backend.submit(lambda tx: _advance(tx, session))
-        pending.when_done(told.set)
+        pending.when_done(done.set)
         pending.result()
-        assert told.wait(_LONG)
+        assert done.wait(_LONG)
         assert pending.outcome() is None
         assert not pending.withdraw()
         assert session.head().seq == 1

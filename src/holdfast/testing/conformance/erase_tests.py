@@ -77,21 +77,21 @@ class EraseTests(StoreFixtures):
     def test_the_message_to_erase_is_named_by_any_position(self, session: Session, by: str) -> None:
         """By its id, its seq, or a head."""
         session.append(*parse_conversation("u a u"))
-        place = {"id": session.messages()[1].id, "seq": 2, "head": Head(1, 2)}[by]
-        assert session.erase(place).seq == 2  # type: ignore[arg-type]
+        position = {"id": session.messages()[1].id, "seq": 2, "head": Head(1, 2)}[by]
+        assert session.erase(position).seq == 2  # type: ignore[arg-type]
         assert texts(session) == ["u1", "", "u3"]
 
-    @pytest.mark.parametrize("place", [0, 4, "nobody", Head(1, 4), Head(7, 1), Head(1, 0)])
-    def test_what_is_not_there_cannot_be_erased(self, session: Session, place: Any) -> None:  # noqa: ANN401
+    @pytest.mark.parametrize("position", [0, 4, "nobody", Head(1, 4), Head(7, 1), Head(1, 0)])
+    def test_what_is_not_there_cannot_be_erased(self, session: Session, position: Any) -> None:  # noqa: ANN401
         """`MessageNotFound`, and nothing is changed."""
         session.append(*parse_conversation("u a u"))
         before = read_session(session)
         with pytest.raises(MessageNotFound):
-            session.erase(place)
+            session.erase(position)
         assert read_session(session) == before
 
     @pytest.mark.parametrize(
-        ("place", "error"),
+        ("position", "error"),
         [
             (None, BadQuery),
             (-1, BadQuery),
@@ -104,13 +104,13 @@ class EraseTests(StoreFixtures):
     def test_what_names_no_message(
         self,
         session: Session,
-        place: Any,  # noqa: ANN401
+        position: Any,  # noqa: ANN401
         error: type[Exception],
     ) -> None:
         """An invalid position is refused, and nothing is changed."""
         session.append(*parse_conversation("u a u"))
         with pytest.raises(error, match="message"):
-            session.erase(place)
+            session.erase(position)
         assert texts(session) == ["u1", "a2", "u3"]
 
     def test_erasing_again_changes_nothing(self, session: Session) -> None:
@@ -304,17 +304,17 @@ class EraseTests(StoreFixtures):
     def test_many_at_once_erase_each_once(self, session: Session) -> None:
         """With a concurrent append; every report counts what it erased."""
         session.append(*(Message.user(f"{_SECRET} {n}", id=f"m{n}") for n in range(8)))
-        places: list[int] = []
+        copies: list[int] = []
 
         def erase(n: int) -> None:
-            places.append(session.erase(f"m{n % 4}").places)
+            copies.append(session.erase(f"m{n % 4}").places)
 
         def append() -> None:
             for n in range(10):
                 session.append(Message.user(f"new {n}"))
 
         run_concurrently(*(lambda n=n: erase(n) for n in range(8)), append)
-        assert sum(places) == 4
+        assert sum(copies) == 4
         assert [m.status for m in session.messages()[:8]] == ["erased"] * 4 + ["complete"] * 4
         assert session.head().seq == 18
 

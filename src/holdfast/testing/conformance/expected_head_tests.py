@@ -182,8 +182,8 @@ class ExpectedHeadTests(StoreFixtures):
         _COMPARED[operation](session, session.head())
         kept = session.messages(branch=2)[-1]
         assert (kept.text, kept.status, kept.seq) == ("half", "partial", 5)
-        (told,) = session.turns()
-        assert (told.state, told.tools[0].outcome) == ("interrupted", "unknown")
+        (info,) = session.turns()
+        assert (info.state, info.tools[0].outcome) == ("interrupted", "unknown")
         assert session.head().branch == 3
         with pytest.raises(TurnLost):
             turn.user("late")

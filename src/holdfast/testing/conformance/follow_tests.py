@@ -145,8 +145,8 @@ class FollowTests(StoreFixtures):
         assert drain(follower) == session.messages()[2:]
         session.clear()
         session.append(Message.user("new"))
-        told = drain(follower)
-        assert told == [BranchChanged(Head(3, 0), 0, "clear"), *session.messages()]
+        items = drain(follower)
+        assert items == [BranchChanged(Head(3, 0), 0, "clear"), *session.messages()]
         assert follower.head == session.head()
 
     def test_a_redo_brings_messages_back(self, session: Session) -> None:
@@ -243,13 +243,13 @@ class FollowTests(StoreFixtures):
         session.append(*parse_conversation("s"))
         session.clear()
         session.append(*parse_conversation("u"))
-        told = []
+        items = []
         resumed = session.follow(after=Head(1, 0))
         while (item := resumed.poll()) is not None:
-            told.append(item)
+            items.append(item)
             resumed = session.follow(after=resumed.head)
-        assert told == drain(whole)
-        assert [type(item) for item in told].count(BranchChanged) == 2
+        assert items == drain(whole)
+        assert [type(item) for item in items].count(BranchChanged) == 2
 
     def test_a_follower_of_a_fork(self, session: Session) -> None:
         """It starts with the parent's messages; later writes to the parent are not delivered."""
@@ -283,8 +283,8 @@ class FollowTests(StoreFixtures):
                 session.follow(after=after).poll()
 
 
-def _applied(view: list[Message], told: Sequence[Message | BranchChanged]) -> list[Message]:
+def _applied(view: list[Message], items: Sequence[Message | BranchChanged]) -> list[Message]:
     """Apply a follower's items to a view."""
-    for item in told:
+    for item in items:
         view = view[: item.kept] if isinstance(item, BranchChanged) else [*view, item]
     return view

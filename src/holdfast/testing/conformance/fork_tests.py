@@ -99,10 +99,10 @@ class ForkTests(StoreFixtures):
         take_turn(fork, "c")
         fork.rewind(1)
         fork.rewind(Head(1, 3))
-        told = [
+        rows = [
             (b.number, b.parent, b.parent_id, b.fork_seq, b.seq, b.reason) for b in fork.branches()
         ]
-        assert told == [
+        assert rows == [
             (1, 2, session.id, 2, 4, "fork"),
             (2, 2, session.id, 1, 1, "rewind"),
             (3, 1, fork.id, 3, 3, "rewind"),

@@ -135,7 +135,7 @@ class HeadMoveTests(StoreFixtures):
                 turn.user(text)
                 turn.assistant(text, usage=Usage(1, 2), cost=Decimal("0.5"))
         spent = (session.usage(), session.turns())
-        told = []
+        states = []
         for move in (
             partial(session.rewind, 3),
             partial(session.rewind, 1),
@@ -147,11 +147,11 @@ class HeadMoveTests(StoreFixtures):
         ):
             move()
             info = session.info()
-            told.append((info.messages, info.preview))
+            states.append((info.messages, info.preview))
             assert info.messages == len(session.messages()) == session.head().seq
             assert (info.turns, info.usage, info.cost) == (2, Usage(2, 4), Decimal(1))
             assert (session.usage(), session.turns()) == spent
-        assert told == [
+        assert states == [
             (3, "one"),
             (1, "hello"),
             (0, None),

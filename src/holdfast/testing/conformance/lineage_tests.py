@@ -146,11 +146,11 @@ class LineageTests(StoreFixtures):
         take_turn(run, "b")
         fork = run.fork(3)
         helper = store.create(parent=fork, relation="delegate")
-        told = [
+        rows = [
             (link.session_id, link.parent, link.relation, link.seq, link.title, link.state)
             for link in helper.lineage()
         ]
-        assert told == [
+        assert rows == [
             (root.id, None, None, 0, "root", "live"),
             (run.id, root.id, "continue", 2, "run", "live"),
             (fork.id, run.id, "fork", 3, None, "live"),
@@ -275,8 +275,8 @@ class LineageTests(StoreFixtures):
         mine.append(Message.user("a"))
         helper = store.create(parent=mine, relation="delegate", scope="s", agent="g", cwd="/")
         helper.append(Message.user("b"))
-        for asked in ({}, {"scope": "s"}):
-            latest = store.latest(**asked)
+        for filters in ({}, {"scope": "s"}):
+            latest = store.latest(**filters)
             assert latest is not None
             assert latest.id == mine.id
         assert store.latest(agent="g") is None

@@ -134,9 +134,9 @@ class ListingTests(StoreFixtures):
         value: Any,  # noqa: ANN401
     ) -> None:
         """`BadQuery` names it and describes valid times; also for a time without a zone."""
-        asked: dict[str, Any] = {bound: value}
+        filters: dict[str, Any] = {bound: value}
         with pytest.raises(BadQuery, match=f"{bound}: expected a time such as 7d"):
-            store.sessions(**asked)
+            store.sessions(**filters)
         naive: dict[str, Any] = {bound: datetime(2026, 1, 1)}  # noqa: DTZ001 - that is the point
         with pytest.raises(BadQuery, match=f"{bound}: has no time zone"):
             store.sessions(**naive)
@@ -257,16 +257,16 @@ class ListingTests(StoreFixtures):
 
     # -------------------------------------------------------------------------------------- tools
 
-    def keys(self, store: Store, **asked: Any) -> str:  # noqa: ANN401 - whatever is asked for
+    def keys(self, store: Store, **filters: Any) -> str:  # noqa: ANN401 - any filter
         """Return the keys that are listed, sorted."""
-        return "".join(sorted(info.key or "" for info in store.sessions(**asked)))
+        return "".join(sorted(info.key or "" for info in store.sessions(**filters)))
 
-    def pages(self, store: Store, limit: int, **asked: Any) -> list[str]:  # noqa: ANN401 - as above
+    def pages(self, store: Store, limit: int, **filters: Any) -> list[str]:  # noqa: ANN401 - as above
         """Return the keys of all pages."""
         keys: list[str] = []
         cursor: str | None = None
         while True:
-            page = store.sessions(limit=limit, cursor=cursor, **asked)
+            page = store.sessions(limit=limit, cursor=cursor, **filters)
             assert len(page) <= limit
             assert len(page) == limit or page.cursor is None
             keys += [info.key or "" for info in page]

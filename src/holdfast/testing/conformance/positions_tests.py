@@ -41,7 +41,7 @@ _BOUNDARIES = {
 }
 
 _BROKEN: Any = "1"
-_NO_PLACES: list[Any] = [
+_INVALID_POSITIONS: list[Any] = [
     *(-1, 1.5, True, b"1", "", [], (1, 2)),
     *(Head(1, -1), Head(_BROKEN, 0), Head(1, _BROKEN)),
 ]
@@ -67,12 +67,12 @@ class PositionTests(StoreFixtures):
         line, allowed = _BOUNDARIES[name]
         session.append(*parse_conversation(line))
         whole = session.messages()
-        for asked, got in enumerate(allowed):
-            fork = session.fork(asked)
-            assert fork.messages() == whole[:got], asked
+        for requested, got in enumerate(allowed):
+            fork = session.fork(requested)
+            assert fork.messages() == whole[:got], requested
             assert fork.head() == Head(1, got)
             (branch,) = fork.branches()
-            assert (branch.asked_seq, branch.fork_seq, branch.seq) == (asked, got, got)
+            assert (branch.asked_seq, branch.fork_seq, branch.seq) == (requested, got, got)
 
     @pytest.mark.parametrize("name", _BOUNDARIES)
     def test_a_rewind_is_never_inside_a_tool_exchange(self, session: Session, name: str) -> None:
@@ -80,11 +80,11 @@ class PositionTests(StoreFixtures):
         line, allowed = _BOUNDARIES[name]
         session.append(*parse_conversation(line))
         whole, end = session.messages(), session.head()
-        for asked, got in enumerate(allowed[:-1]):
-            moved = session.rewind(asked)
-            assert (moved, moved.seq) == (session.head(), got), asked
+        for requested, got in enumerate(allowed[:-1]):
+            moved = session.rewind(requested)
+            assert (moved, moved.seq) == (session.head(), got), requested
             assert session.messages() == whole[:got]
-            assert session.branches()[-1].asked_seq == asked
+            assert session.branches()[-1].asked_seq == requested
             session.rewind(end)
             assert session.messages() == whole
 
@@ -92,16 +92,16 @@ class PositionTests(StoreFixtures):
     def test_a_summary_stands_for_whole_exchanges(self, store: Store, name: str) -> None:
         """Its coverage ends before a split exchange; `BadQuery` if nothing is covered then."""
         line, allowed = _BOUNDARIES[name]
-        for asked, got in enumerate(allowed):
+        for requested, got in enumerate(allowed):
             session = store.create()
             session.append(*parse_conversation(line))
             whole = session.messages()
             if got:
-                session.summarize("text", upto=asked)
-                assert session.messages()[-1].covers == whole[got - 1].id, asked
+                session.summarize("text", upto=requested)
+                assert session.messages()[-1].covers == whole[got - 1].id, requested
             else:
                 with pytest.raises(BadQuery, match="upto"):
-                    session.summarize("text", upto=asked)
+                    session.summarize("text", upto=requested)
                 assert session.messages() == whole
 
     def test_the_end_of_a_history_is_a_legal_position(self, session: Session) -> None:
@@ -115,8 +115,8 @@ class PositionTests(StoreFixtures):
         """Other writers may append while a tool runs; its exchange stays whole."""
         session.append(*parse_conversation("u +a"), *(Message.user("x") for _ in range(between)))
         session.append(Message.tool("a", "result"), Message.user("end"))
-        for asked in (2, 10, between - 5, between + 2):
-            assert session.fork(asked).head().seq == 1, asked
+        for requested in (2, 10, between - 5, between + 2):
+            assert session.fork(requested).head().seq == 1, requested
         assert session.fork(between + 3).head().seq == between + 3
 
     def test_a_long_chain_of_exchanges(self, session: Session) -> None:
@@ -229,22 +229,22 @@ class PositionTests(StoreFixtures):
         assert session.fork(Head(2, 2)).head().seq == 2
 
     @pytest.mark.parametrize("operation", _OPERATIONS)
-    @pytest.mark.parametrize("place", _NO_PLACES, ids=repr)
+    @pytest.mark.parametrize("position", _INVALID_POSITIONS, ids=repr)
     def test_an_invalid_position_is_refused(
-        self, session: Session, operation: str, place: MessageRef
+        self, session: Session, operation: str, position: MessageRef
     ) -> None:
         """`Invalid`, and nothing is changed."""
         session.append(*parse_conversation("u a u"))
-        _refused(session, operation, place, Invalid)
+        _refused(session, operation, position, Invalid)
 
     @pytest.mark.parametrize("operation", _OPERATIONS)
-    @pytest.mark.parametrize("place", _NOWHERE, ids=repr)
+    @pytest.mark.parametrize("position", _NOWHERE, ids=repr)
     def test_a_position_that_does_not_exist(
-        self, session: Session, operation: str, place: MessageRef
+        self, session: Session, operation: str, position: MessageRef
     ) -> None:
         """`MessageNotFound`: beyond the end, on no branch, an id that no branch has."""
         session.append(*parse_conversation("u a u"))
-        _refused(session, operation, place, MessageNotFound)
+        _refused(session, operation, position, MessageNotFound)
 
     def test_a_rewind_to_nowhere_in_particular(self, session: Session) -> None:
         """`None` is not a position; only a fork may omit it."""
@@ -263,10 +263,10 @@ class PositionTests(StoreFixtures):
 
 
 def _refused(
-    session: Session, operation: str, place: MessageRef | None, error: type[HoldfastError]
+    session: Session, operation: str, position: MessageRef | None, error: type[HoldfastError]
 ) -> None:
     """Assert that an operation is refused and changes nothing."""
     before = read_session(session)
     with pytest.raises(error):
-        _OPERATIONS[operation](session, place)
+        _OPERATIONS[operation](session, position)
     assert read_session(session) == before

@@ -60,8 +60,8 @@ class PurgeForkTests(StoreFixtures):
         assert report.messages == 2
         assert texts(second) == ["", "", "fork's", "second's"]
         assert texts(cleared, branch=1) == ["", ""]
-        told = {info.id: info.preview for info in store.sessions()}
-        assert told == {fork.id: "fork's", second.id: "fork's", cleared.id: "new"}
+        previews = {info.id: info.preview for info in store.sessions()}
+        assert previews == {fork.id: "fork's", second.id: "fork's", cleared.id: "new"}
 
     @pytest.mark.parametrize("middle", ["lives", "was purged"])
     def test_erasing_reaches_what_a_fork_stored_again(

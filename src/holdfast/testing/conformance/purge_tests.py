@@ -353,9 +353,9 @@ class PurgeTests(StoreFixtures):
         assert drain(resumed) == []
         later.get(kept.id).append(Message.user("b"))
         new = later.create()
-        told = drain(resumed)
-        assert [a.session_id for a in told] == [kept.id, new.id]
-        assert min(a.number for a in told) > max(seen)
+        items = drain(resumed)
+        assert [a.session_id for a in items] == [kept.id, new.id]
+        assert min(a.number for a in items) > max(seen)
 
     def test_a_follower_of_a_purged_session_raises(self, store: Store, session: Session) -> None:
         """It raises `SessionNotFound` instead of waiting forever."""

@@ -22,7 +22,7 @@ class ReadTests(StoreFixtures):
     """`messages` with its limits; a closed store; a read-only one."""
 
     @pytest.mark.parametrize(
-        ("asked", "seqs"),
+        ("arguments", "seqs"),
         [
             ({}, range(1, 11)),
             ({"limit": 3}, range(8, 11)),
@@ -46,11 +46,11 @@ class ReadTests(StoreFixtures):
         ],
     )
     def test_a_part_of_a_history(
-        self, session: Session, asked: dict[str, int], seqs: range
+        self, session: Session, arguments: dict[str, int], seqs: range
     ) -> None:
         """The newest `limit` between two seqs; with `after` alone the next ones; oldest first."""
         session.append(*(Message.user(str(n)) for n in range(1, 11)))
-        found = session.messages(**asked)
+        found = session.messages(**arguments)
         assert [m.seq for m in found] == list(seqs)
         assert [m.text for m in found] == [str(n) for n in seqs]
 

@@ -255,7 +255,7 @@ class ReplaceTests(StoreFixtures):
             turn.user("q")
             turn.assistant("a", usage=Usage(5), cost=Decimal("0.1"))
         session.append(Message.assistant("b", usage=Usage(7), cost=Decimal("0.2")))
-        spent, told = session.usage(), session.turns()
+        spent, turns = session.usage(), session.turns()
         old = session.messages()
         session.replace([Message.system("new"), *old])
         session.replace(old[::-1])
@@ -263,7 +263,7 @@ class ReplaceTests(StoreFixtures):
         session.replace(old)
         assert session.usage() == spent
         assert session.info().usage == Usage(12)
-        assert session.turns() == told
+        assert session.turns() == turns
         session.replace([*old, Message.assistant("c", usage=Usage(1))])
         session.replace([Message.assistant("d", usage=Usage(2)), *old])
         assert session.usage().usage == session.info().usage == Usage(15)

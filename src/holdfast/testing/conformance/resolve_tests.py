@@ -109,8 +109,8 @@ class ResolveTests(StoreFixtures):
 
     def make(self, store: Store, id_: str) -> None:
         """Create a session with a chosen id, which only the backend protocol allows."""
-        who = sessions.make_identity(id=id_)
-        store.backend.write(sessions.create(who, reuse=False))
+        identity = sessions.make_identity(id=id_)
+        store.backend.write(sessions.create(identity, reuse=False))
 
     # --------------------------------------------------------------------------------- latest
 
@@ -150,14 +150,14 @@ class ResolveTests(StoreFixtures):
                 session = store.create(scope=scope, agent=agent, cwd=f"/{scope}")
                 session.append(Message.user("x"))
                 made[scope, agent] = session.id
-        for asked, wanted in (
+        for filters, wanted in (
             ({}, ("t", "b")),
             ({"scope": "s"}, ("s", "b")),
             ({"agent": "a"}, ("t", "a")),
             ({"cwd": "/s"}, ("s", "b")),
             ({"scope": "s", "agent": "a", "cwd": "/s"}, ("s", "a")),
         ):
-            latest = store.latest(**asked)
+            latest = store.latest(**filters)
             assert latest is not None
             assert latest.id == made[wanted]
         assert store.latest(scope="s", cwd="/t") is None
@@ -175,7 +175,7 @@ class ResolveTests(StoreFixtures):
         assert page.cursor is None
 
     @pytest.mark.parametrize(
-        ("asked", "keys"),
+        ("filters", "keys"),
         [
             ({"scope": "s"}, "bd"),
             ({"agent": "g"}, "cd"),
@@ -194,14 +194,14 @@ class ResolveTests(StoreFixtures):
             ({"scope": "nobody's"}, ""),
         ],
     )
-    def test_filters(self, store: Store, asked: dict[str, Any], keys: str) -> None:
+    def test_filters(self, store: Store, filters: dict[str, Any], keys: str) -> None:
         """Each alone and together; text matches title, preview and key, ignoring case."""
         store.session("a").update(pinned=True)
         store.session("a").append(Message.user("  say  HELLO\nworld "))
         store.session("b", scope="s", title="École \0 x").update(archived=True)
         store.session("c", agent="g", title="the title of it")
         store.session("d", scope="s", agent="g", cwd="/", title="STRAßE")
-        found = store.sessions(**asked)
+        found = store.sessions(**filters)
         assert sorted(info.key or "" for info in found) == list(keys)
 
     def test_pages(self, store: Store) -> None:
@@ -260,12 +260,12 @@ class ResolveTests(StoreFixtures):
         session.append(Message.user("later"))
         assert session.info().preview == preview
 
-    def walk(self, store: Store, limit: int, **asked: str) -> list[str]:
+    def walk(self, store: Store, limit: int, **filters: str) -> list[str]:
         """Return the keys of all pages."""
         keys: list[str] = []
         cursor: str | None = None
         while True:
-            page = store.sessions(limit=limit, cursor=cursor, **asked)  # type: ignore[arg-type]
+            page = store.sessions(limit=limit, cursor=cursor, **filters)  # type: ignore[arg-type]
             assert len(page) <= limit
             keys += [info.key or "" for info in page]
             cursor = page.cursor

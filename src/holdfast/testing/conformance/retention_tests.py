@@ -156,8 +156,8 @@ class RetentionTests(StoreFixtures):
         self.advance_days(100)
         plan = store.retention(idle="1d", max_bytes=0)
         assert [item.session_id for item in plan] == [old.id]
-        told = {spared.session_id: spared.why for spared in plan.spared}
-        assert told == {pinned.id: "it is pinned", opened.id: "a turn is open in it"}
+        reasons = {spared.session_id: spared.why for spared in plan.spared}
+        assert reasons == {pinned.id: "it is pinned", opened.id: "a turn is open in it"}
         assert store.apply(plan).trashed == (old.id,)
 
     def test_what_others_were_split_off_stays(self, store: Store) -> None:
@@ -371,10 +371,10 @@ class RetentionTests(StoreFixtures):
     def test_progress_is_reported(self, store: Store) -> None:
         """The number of sessions done, and the total."""
         self.create_aged(store, 50, 40, 30)
-        told: list[tuple[int, int]] = []
+        calls: list[tuple[int, int]] = []
         plan = store.retention(idle="1d")
-        store.apply(plan, progress=lambda done, total: told.append((done, total)))
-        assert told == [(1, 3), (2, 3), (3, 3)]
+        store.apply(plan, progress=lambda done, total: calls.append((done, total)))
+        assert calls == [(1, 3), (2, 3), (3, 3)]
 
     def test_the_twin_plans_and_applies(self, store: Store) -> None:
         """The async twin returns the same values."""

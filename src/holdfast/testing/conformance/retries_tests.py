@@ -35,10 +35,10 @@ def _summarize(session: Session, expect: Head | None) -> Operation[Head]:
 
 
 def _descend(session: Session, expect: Head | None, relation: Any) -> Operation[Any]:  # noqa: ANN401
-    who = sessions.make_identity(id=ids.session_id(), key="child")
+    identity = sessions.make_identity(id=ids.session_id(), key="child")
     at = 2 if relation == "fork" else None
     origin = sessions.Origin(parent=number_of(session), relation=relation, at=at, expect=expect)
-    return sessions.create(who, origin=origin)
+    return sessions.create(identity, origin=origin)
 
 
 _MOVES: dict[str, Callable[[Session, Head | None], Operation[Any]]] = {

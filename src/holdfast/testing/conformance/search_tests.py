@@ -345,11 +345,11 @@ class SearchTests(StoreFixtures):
     def test_search_the_index_can_be_rebuilt(self, store: Store, session: Session) -> None:
         """Rebuilding the index, if there is one, does not change results."""
         session.append(*(Message.user(f"red {number}") for number in range(_SOME)))
-        told: list[tuple[int, int]] = []
-        status = store.rebuild_index(lambda done, total: told.append((done, total)))
+        calls: list[tuple[int, int]] = []
+        status = store.rebuild_index(lambda done, total: calls.append((done, total)))
         assert status == store.index_status()
         assert (status.state, status.messages) in {("ready", _SOME), ("none", 0)}
-        assert all(done <= total == _SOME for done, total in told)
+        assert all(done <= total == _SOME for done, total in calls)
         store.catch_up_index()
         assert store.check_index() == []
         assert len(_found(store, "red", session=session.id)) == _SOME
@@ -369,8 +369,8 @@ class SearchTests(StoreFixtures):
         for owner in owners.values():
             by_id.setdefault(owner.id, []).append(owner)
         assert sorted(by_id) == sorted([made[0].id, made[1].id])
-        told = [(one.scope, one.title, one.branch) for one in by_id[made[0].id]]
-        assert told == [("0", "t 0", branches[1])] * 2
+        facts = [(one.scope, one.title, one.branch) for one in by_id[made[0].id]]
+        assert facts == [("0", "t 0", branches[1])] * 2
         assert fork.info().parent == made[1].id
 
     def _row(self, store: Store, id: str) -> Any:  # noqa: ANN401

@@ -45,8 +45,8 @@ class TenantTests(StoreFixtures):
         """Lists, the latest, statistics and followers show B nothing."""
         theirs = self.theirs()
         mine = self.open(tenant="B")
-        for asked in ({}, {"scope": "s"}, {"agent": "g"}, {"cwd": "/"}, {"text": "their"}):
-            assert len(mine.sessions(**asked)) == 0  # type: ignore[arg-type]
+        for filters in ({}, {"scope": "s"}, {"agent": "g"}, {"cwd": "/"}, {"text": "their"}):
+            assert len(mine.sessions(**filters)) == 0  # type: ignore[arg-type]
         assert mine.latest() is None
         assert mine.latest(scope="s") is None
         stats = mine.stats()

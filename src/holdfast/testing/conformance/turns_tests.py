@@ -40,8 +40,8 @@ class TurnTests(StoreFixtures):
                 assert (given.seq, given.turn_id) == (step, turn.id)
             assert other.info().state == "open"
         later = self.reopen(store).session("the session")
-        (told,) = later.turns()
-        assert (told.id, told.state, told.run_id, told.model) == (turn.id, "sealed", "r", "m")
+        (info,) = later.turns()
+        assert (info.id, info.state, info.run_id, info.model) == (turn.id, "sealed", "r", "m")
         assert [m.model for m in later.messages()] == [None, "m"]
         assert later.info().state == "done"
         assert later.info().turns == 1
@@ -49,14 +49,14 @@ class TurnTests(StoreFixtures):
     def test_times_and_latency(self, session: Session) -> None:
         """A turn has its start, its end and its duration."""
         with session.turn() as turn:
-            (told,) = session.turns()
-            assert (told.state, told.ended_at, told.latency_ms) == ("open", None, None)
+            (info,) = session.turns()
+            assert (info.state, info.ended_at, info.latency_ms) == ("open", None, None)
             turn.user("a")
             self.clock.advance(2.5)
-        (told,) = session.turns()
-        assert told.ended_at is not None
-        assert (told.ended_at - told.started_at).total_seconds() == pytest.approx(2.5, abs=0.01)
-        assert told.latency_ms == pytest.approx(2500, abs=10)
+        (info,) = session.turns()
+        assert info.ended_at is not None
+        assert (info.ended_at - info.started_at).total_seconds() == pytest.approx(2.5, abs=0.01)
+        assert info.latency_ms == pytest.approx(2500, abs=10)
 
     def test_a_clock_that_goes_back_gives_no_negative_latency(self, session: Session) -> None:
         """The latency is zero."""
@@ -117,8 +117,8 @@ class TurnTests(StoreFixtures):
             raise error
         assert raised.value is error
         later = self.reopen(store).session("the session")
-        (told,) = later.turns()
-        assert (told.state, told.error) == (state, text)
+        (info,) = later.turns()
+        assert (info.state, info.error) == (state, text)
         assert [m.text for m in later.messages()] == ["a"]
         with later.turn() as following:
             assert following.recovered is None
@@ -127,10 +127,10 @@ class TurnTests(StoreFixtures):
         """An error whose text cannot be read is recorded by its type name, and raised."""
         with pytest.raises(BrokenError), session.turn():
             raise BrokenError
-        (told,) = session.turns()
-        assert told.state == "failed"
-        assert told.error is not None
-        assert told.error.startswith("BrokenError")
+        (info,) = session.turns()
+        assert info.state == "failed"
+        assert info.error is not None
+        assert info.error.startswith("BrokenError")
 
     def test_a_closed_generator_cancels_its_turn(self, session: Session) -> None:
         """An agent written as a generator, closed half-way."""

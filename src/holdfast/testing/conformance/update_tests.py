@@ -52,13 +52,13 @@ class UpdateTests(StoreFixtures):
     ) -> None:
         """The receipt, `info` and lists have it; all other fields are unchanged."""
         before = session.info()
-        told = session.update(**{field: value})
-        assert getattr(told, field) == value
+        info = session.update(**{field: value})
+        assert getattr(info, field) == value
         again = self.reopen(store)
-        assert again.session("the session").info() == told
-        assert again.sessions().items == (told,)
+        assert again.session("the session").info() == info
+        assert again.sessions().items == (info,)
         for other in (f for f in before.__struct_fields__ if f not in {field, "title_by"}):
-            assert getattr(told, other) == getattr(before, other), other
+            assert getattr(info, other) == getattr(before, other), other
 
     @pytest.mark.parametrize("field", ["title", "model", "cwd", "scope", "goal"])
     def test_none_takes_a_field_away(self, session: Session, field: str) -> None:
@@ -72,16 +72,16 @@ class UpdateTests(StoreFixtures):
 
     def test_the_users_title_is_never_replaced_by_a_programs(self, session: Session) -> None:
         """An automatic title gives way to another and to the user's; the user's stays."""
-        told = session.update(auto_title="guess")
-        assert (told.title, told.title_by) == ("guess", "auto")
+        info = session.update(auto_title="guess")
+        assert (info.title, info.title_by) == ("guess", "auto")
         assert session.update(auto_title="better guess").title == "better guess"
-        told = session.update(title="mine")
-        assert (told.title, told.title_by) == ("mine", "user")
-        told = session.update(auto_title="guess again")
-        assert (told.title, told.title_by) == ("mine", "user")
+        info = session.update(title="mine")
+        assert (info.title, info.title_by) == ("mine", "user")
+        info = session.update(auto_title="guess again")
+        assert (info.title, info.title_by) == ("mine", "user")
         assert session.update(auto_title=None).title == "mine"
-        told = session.update(title=None)
-        assert (told.title, told.title_by) == (None, None)
+        info = session.update(title=None)
+        assert (info.title, info.title_by) == (None, None)
         assert session.update(auto_title="guess").title == "guess"
 
     def test_a_title_given_at_the_start_is_the_users(self, store: Store) -> None:
@@ -92,8 +92,8 @@ class UpdateTests(StoreFixtures):
     def test_metadata_merges(self, session: Session) -> None:
         """Keys that are not named stay; `None` removes one, at the top alone."""
         session.update(metadata={"a": 1, "b": {"x": 1, "y": None}})
-        told = session.update(metadata={"c": False, "a": None, "never": None})
-        assert told.metadata == {"b": {"x": 1, "y": None}, "c": False}
+        info = session.update(metadata={"c": False, "a": None, "never": None})
+        assert info.metadata == {"b": {"x": 1, "y": None}, "c": False}
         assert session.update(metadata={"b": {"z": 1}}).metadata == {"b": {"z": 1}, "c": False}
         assert session.update(metadata={}).metadata == {"b": {"z": 1}, "c": False}
 
@@ -186,18 +186,18 @@ class UpdateTests(StoreFixtures):
         store.session("empty")
         for key in ("old", "left", "new"):
             store.session(key).append(Message.user(f"{key} words"))
-        asked: list[str | None] = []
+        called_with: list[str | None] = []
 
         def make(session: Session) -> str | None:
-            asked.append(session.key)
+            called_with.append(session.key)
             words = session.messages(limit=1)[0].text
             return None if session.key == "left" else f" About\n {words} " + "x" * 200
 
-        told = store.make_titles(make)
-        assert asked == ["new", "left", "old"]
-        assert [info.key for info in told] == ["new", "old"]
+        titled = store.make_titles(make)
+        assert called_with == ["new", "left", "old"]
+        assert [info.key for info in titled] == ["new", "old"]
         again = self.reopen(store)
-        for info in told:
+        for info in titled:
             assert info.title == f"About {info.key} words " + "x" * (120 - len(info.key or "") - 13)
             assert (info.title_by, again.session(info.key or "").info()) == ("auto", info)
         assert again.session("titled").info().title == "mine"
@@ -229,9 +229,9 @@ class UpdateTests(StoreFixtures):
         """Any goal, also none; only the goal is compared."""
         session.update(goal=goal)
         session.update(title="meanwhile")
-        told = session.update(goal=Goal("next"), expect_goal=goal)
-        assert (told.goal, told.title) == (Goal("next"), "meanwhile")
-        assert self.reopen(store).session("the session").info() == told
+        info = session.update(goal=Goal("next"), expect_goal=goal)
+        assert (info.goal, info.title) == (Goal("next"), "meanwhile")
+        assert self.reopen(store).session("the session").info() == info
 
     @pytest.mark.parametrize("expected", [None, Goal("x"), Goal("x", rounds=1), _GOAL])
     def test_a_goal_that_is_another_by_now_is_kept(

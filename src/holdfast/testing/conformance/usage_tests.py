@@ -38,8 +38,8 @@ class UsageTests(StoreFixtures):
             "two": ModelUsage("two", Usage(30), Decimal("0.3")),
             None: ModelUsage(None, Usage(output=7), Decimal(0)),
         }
-        (told,) = later.turns()
-        assert (told.usage, told.cost) == (Usage(30), Decimal("0.3"))
+        (info,) = later.turns()
+        assert (info.usage, info.cost) == (Usage(30), Decimal("0.3"))
 
     def test_money_is_exact(self, session: Session) -> None:
         """A tenth, ten times, is one; a picodollar counts."""

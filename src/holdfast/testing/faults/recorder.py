@@ -114,13 +114,13 @@ class _File(apsw.VFSFile):
     def __init__(
         self, ledger: _Ledger, name: str, path: str | apsw.URIFilename, flags: list[int]
     ) -> None:
-        asked = flags[0]
+        requested = flags[0]
         found = _read_if_there(ledger.directory / name)
         super().__init__("", path, flags)
         self._ledger = ledger
         self._number = ledger.opened(name, found)
         # As in SQLite's unix VFS, the first sync of a new journal syncs the directory too.
-        self._syncs_names = bool(asked & _JOURNAL_FLAGS and asked & apsw.SQLITE_OPEN_CREATE)
+        self._syncs_names = bool(requested & _JOURNAL_FLAGS and requested & apsw.SQLITE_OPEN_CREATE)
 
     def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802
         super().xWrite(data, offset)

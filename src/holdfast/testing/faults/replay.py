@@ -18,17 +18,17 @@ from holdfast.testing.faults.trace import Trace
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the state to a directory, print a summary, run the check; return the exit code."""
-    asked = _parser().parse_args(arguments)
-    state = state_named(Trace.load(asked.trace), asked.state)
-    asked.to.mkdir(parents=True, exist_ok=True)
-    if any(asked.to.iterdir()):
+    options = _parser().parse_args(arguments)
+    state = state_named(Trace.load(options.trace), options.state)
+    options.to.mkdir(parents=True, exist_ok=True)
+    if any(options.to.iterdir()):
         # Opening a state recovers it, so a directory that was opened holds another state.
-        sys.stderr.write(f"{asked.to} is not empty; pass another directory\n")
+        sys.stderr.write(f"{options.to} is not empty; pass another directory\n")
         return 2
-    state.write_to(asked.to)
-    sys.stdout.write(_summary(state, asked.to))
-    if asked.check:
-        _load_check(asked.check)(asked.to, state)
+    state.write_to(options.to)
+    sys.stdout.write(_summary(state, options.to))
+    if options.check:
+        _load_check(options.check)(options.to, state)
         sys.stdout.write("check passed\n")
     return 0
 

@@ -188,12 +188,12 @@ def _check_thinking(found: RuleViolations, where: str, message: JSONObject) -> N
 def _check_breakpoints(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:
     marked = sum(1 for _, block in objects_in(system) if block.get("cache_control"))
     for at, message in enumerate(messages):
-        for place, block in _blocks(message):
+        for number, block in _blocks(message):
             if not block.get("cache_control"):
                 continue
             marked += 1
             if text_field(block, "type") in _THINKING:
-                where = f"messages[{at}].content[{place}]"
+                where = f"messages[{at}].content[{number}]"
                 found.add("breakpoints", where, "thinking cannot end a cached prefix")
     if marked > _MAX_BREAKPOINTS:
         found.add("breakpoints", "messages", f"{marked} blocks have cache_control, of at most 4")
@@ -256,8 +256,8 @@ def _check_results(found: RuleViolations, where: str, message: JSONObject, calls
             found.add(
                 "one-result", where, f"call {format_value(call_id)} is answered {times} times"
             )
-    places = [at for at, _ in _of_type(message, "tool_result")]
-    if places and places[-1] >= len(places):
+    indexes = [at for at, _ in _of_type(message, "tool_result")]
+    if indexes and indexes[-1] >= len(indexes):
         found.add("results-first", where, "a result comes behind other blocks")
 
 
