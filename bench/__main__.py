@@ -67,23 +67,23 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
 
 def main(arguments: list[str]) -> int:
     """Run the selected benchmarks and return the exit code."""
-    asked = _parse(arguments)
+    options = _parse(arguments)
     # A run that is terminated (by a time limit, say) cleans up, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.dir) as made:
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.dir) as made:
         directory = Path(made).resolve()
-        plan = Plan(QUICK if asked.quick else FULL, directory)
-        print(_surroundings(directory, quick=asked.quick))
+        plan = Plan(QUICK if options.quick else FULL, directory)
+        print(_surroundings(directory, quick=options.quick))
         _print_row("what", "figure", "ratio", "bar", "")
         _print_row(*("-" * width for width in _WIDTHS))
-        for name in asked.names or BENCHMARKS:
+        for name in options.names or BENCHMARKS:
             results += _printed(BENCHMARKS[name](plan))
     missed = sum(result.met is False for result in results)
     judged = sum(result.met is not None for result in results)
     print(f"\n{judged - missed} of {judged} bars met, {missed} missed.")
-    if asked.json:
-        asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
+    if options.json:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     return 0
 
 
@@ -109,11 +109,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--dir", type=Path, default=_disk(), help="directory on the disk to measure"
     )
-    asked = parser.parse_args(arguments)
-    for name in asked.names:
+    options = parser.parse_args(arguments)
+    for name in options.names:
         if name not in BENCHMARKS:
             parser.error(f"unknown benchmark {name!r}; choose from {', '.join(BENCHMARKS)}")
-    return asked
+    return options
 
 
 def _disk() -> Path:

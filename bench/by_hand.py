@@ -235,13 +235,17 @@ class ByHand:
         """Run a statement in a transaction of its own, in one round trip."""
         return self._run_all([(text, values)], begin)[0]
 
-    def _run_all(self, asked: Sequence[tuple[str, Any]], begin: str = "BEGIN") -> list[list[Json]]:
+    def _run_all(
+        self, statements: Sequence[tuple[str, Any]], begin: str = "BEGIN"
+    ) -> list[list[Json]]:
         connection = self.connection
         try:
             with connection.pipeline():
                 connection.execute(begin)
                 connection.execute(_ENTER, (self._whose,))
-                cursors = [connection.execute(text, values, binary=True) for text, values in asked]
+                cursors = [
+                    connection.execute(text, values, binary=True) for text, values in statements
+                ]
                 connection.execute("COMMIT")
         except BaseException:
             connection.rollback()

@@ -117,12 +117,12 @@ def listing(plan: Plan) -> Iterator[Result]:
         bare.fill_sessions(connection, number)
         with holdfast.open(plan.many_sessions(number)) as store:
             _pin_the_oldest(store)
-            asked = _pages(store)
-            for what, (ask, size) in asked.items():
+            pages = _pages(store)
+            for what, (ask, size) in pages.items():
                 assert len(ask()) == size, what
             *found, theirs = alternate(
                 10,
-                *(partial(_repeat, ask) for ask, _ in asked.values()),
+                *(partial(_repeat, ask) for ask, _ in pages.values()),
                 partial(_repeat, partial(bare.newest_sessions, connection)),
             )
         connection.close()
@@ -136,7 +136,7 @@ def listing(plan: Plan) -> Iterator[Result]:
             bar=f"≤ {_LIST_BAR * 1e3:g} ms",
             met=median(newest) <= _LIST_BAR,
         )
-        for (what, _), rounds in islice(zip(asked.items(), found, strict=True), 1, None):
+        for (what, _), rounds in islice(zip(pages.items(), found, strict=True), 1, None):
             yield _page(f"list {what} {number:,} sessions", rounds, newest)
         yield _looked_through(plan.many_sessions(number), number, newest)
 

@@ -210,9 +210,9 @@ def _by_kind(
     best: list[Times],
 ) -> Iterator[Result]:
     for kind in dict.fromkeys(question.kind for question in questions):
-        places = [place for place, one in enumerate(questions) if one.kind == kind]
+        indexes = [number for number, one in enumerate(questions) if one.kind == kind]
         mine, by_time, by_rank = (
-            [[times[place] for place in places] for times in rounds]
+            [[times[number] for number in indexes] for times in rounds]
             for rounds in (ours, newest, best)
         )
         beside = f"{millis(median(by_time))} newest, {millis(median(by_rank))} bm25"

@@ -189,8 +189,8 @@ def _punctuated(words: Sequence[str]) -> list[str]:
     """Make sentences of twelve words."""
     ended = {11: ".", 5: ","}
     return [
-        f"{word.capitalize() if not place % 12 else word}{ended.get(place % 12, '')}"
-        for place, word in enumerate(words)
+        f"{word.capitalize() if not index % 12 else word}{ended.get(index % 12, '')}"
+        for index, word in enumerate(words)
     ]
 
 

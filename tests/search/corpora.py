@@ -1,7 +1,7 @@
 """Stores with random histories: forks, undone turns, replaced histories, a trash, other tenants.
 
 What a search must find is worked out from what the API shows of each session, message by message,
-with the rule of `core.search.matching`: no index, no branches, no shortcuts.
+with the rule of `search.match`: no index, no branches, no shortcuts.
 """
 
 import random

@@ -128,9 +128,9 @@ def _try(chosen: Sequence[Mutant], tests: Sequence[str], jobs: int, *, verbose: 
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         free: SimpleQueue[Workspace] = SimpleQueue()
         for number in range(jobs):
-            place = Path(folder, str(number))
-            place.mkdir()
-            free.put(Workspace(place))
+            copy = Path(folder, str(number))
+            copy.mkdir()
+            free.put(Workspace(copy))
         first = free.get()
         healthy, printed = first.passes(tests or _named(chosen))
         free.put(first)

@@ -272,12 +272,12 @@ def encode_all(message: Message) -> list[dict[str, JSON]]:
 
     Calls always go into an assistant message, whatever the role of the message they are in.
     """
-    speaker = _SENT_ROLES[message.role]
+    sent_role = _SENT_ROLES[message.role]
     written: list[dict[str, JSON]] = []
     group: list[Noted] = []
-    role = speaker
+    role = sent_role
     for part, more in with_notes(message.parts, SOURCE):
-        part_role = _role_for(part, speaker, role)
+        part_role = _role_for(part, sent_role, role)
         if group and (part_role != role or isinstance(part, ToolResult)):
             written.append(_write(role, group, message))
             group = []
@@ -307,13 +307,13 @@ def _is_legacy_note(part: Part) -> bool:
     )
 
 
-def _role_for(part: Part, speaker: str, role: str) -> str:
+def _role_for(part: Part, sent_role: str, role: str) -> str:
     """Return the role of the chat message a part goes into; a message note stays with `role`."""
     if isinstance(part, ToolResult):
         return "tool"
     if isinstance(part, ToolCall):
         return "assistant"
-    return role if isinstance(part, Raw) and raw_object(part, "fields") is not None else speaker
+    return role if isinstance(part, Raw) and raw_object(part, "fields") is not None else sent_role
 
 
 def _write(role: str, group: Sequence[Noted], message: Message) -> dict[str, JSON]:

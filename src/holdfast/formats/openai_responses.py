@@ -151,20 +151,20 @@ def _decode_message(item: Mapping[str, JSON]) -> Message:
     content = item.get("content")
     if not isinstance(content, str | list):
         raise BadMessage(f"content: expected text or a list, got {type(content).__name__}")
-    speaker = _ROLES[role]
-    parts: list[Part] = [*_decode_content(content, speaker)]
+    own_role = _ROLES[role]
+    parts: list[Part] = [*_decode_content(content, own_role)]
     fields: JSONObject = {
         key: copied(value) for key, value in item.items() if key not in {"content", "role"}
     }
-    if role != speaker:
+    if role != own_role:
         fields["role"] = role
     extra: JSONObject = {"fields": fields} if fields else {}
     if content == []:
         extra["shape"] = "empty"
-    elif isinstance(content, list) and isinstance(_write_content(parts, speaker), str):
+    elif isinstance(content, list) and isinstance(_write_content(parts, own_role), str):
         extra["shape"] = "list"
-    last = message_note(SOURCE, extra, speaker)
-    return Message(role=speaker, parts=(*parts, last) if last else tuple(parts))
+    last = message_note(SOURCE, extra, own_role)
+    return Message(role=own_role, parts=(*parts, last) if last else tuple(parts))
 
 
 def _write_content(parts: Sequence[Part], role: str) -> JSON:

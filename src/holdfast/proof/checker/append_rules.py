@@ -158,11 +158,11 @@ def _out_of_order(h: SessionLog) -> Iterator[Finding]:
             yield h.finding(ViolationKind.REORDER, detail, first, id_)
 
 
-def _settled_before(h: SessionLog, events: Iterable[tuple[int, _T]]) -> Iterator[tuple[_T, int]]:
+def _settled_before(h: SessionLog, timed: Iterable[tuple[int, _T]]) -> Iterator[tuple[_T, int]]:
     """Yield with each time the highest position that was settled before it."""
     settled = sorted((at, h.positions[id_]) for id_, at in h.settled.items() if id_ in h.positions)
     cursor, furthest = 0, -1
-    for at, what in sorted(events, key=itemgetter(0)):
+    for at, what in sorted(timed, key=itemgetter(0)):
         while cursor < len(settled) and settled[cursor][0] < at:
             furthest = max(furthest, settled[cursor][1])
             cursor += 1

@@ -183,12 +183,12 @@ class Connection:
         """Queue a statement that is not sent again, without preparing it."""
         return self._enqueue(PendingResult(self, text, unprepared=True))
 
-    def _enqueue(self, answer: PendingResult) -> PendingResult:
-        self._queue.append(answer)
-        self._queued_bytes += answer.size_bytes
+    def _enqueue(self, pending: PendingResult) -> PendingResult:
+        self._queue.append(pending)
+        self._queued_bytes += pending.size_bytes
         if self._queued_bytes > _MAX_QUEUED_BYTES:
             self.sync()
-        return answer
+        return pending
 
     def begin(self, name: str) -> None:
         """Begin a transaction."""

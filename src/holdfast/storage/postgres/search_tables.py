@@ -58,7 +58,7 @@ class PostgresIndexTables:
 class _ReplayableResult:
     """The result of a statement, which can be sent again on another connection."""
 
-    __slots__ = ("_connection", "answer", "text", "values")
+    __slots__ = ("_connection", "pending", "text", "values")
 
     def __init__(
         self, connection: PostgresIndexConnection, text: str, values: Sequence[object]
@@ -66,7 +66,7 @@ class _ReplayableResult:
         self._connection = connection
         self.text = text
         self.values = values
-        self.answer: PendingResult | None = None
+        self.pending: PendingResult | None = None
 
     def fetchone(self) -> tuple[Any, ...] | None:
         found = self.fetchall()
@@ -162,7 +162,7 @@ class PostgresIndexConnection:
         """Queue a statement."""
         result = _ReplayableResult(self, text, values)
         with self._translated_errors():
-            result.answer = self._connected.execute_sql(text, values)
+            result.pending = self._connected.execute_sql(text, values)
         if self._replayable is not None:
             self._replayable.append(result)
         return result
@@ -173,15 +173,15 @@ class PostgresIndexConnection:
         The loss of an idle connection goes unnoticed until it is used: if no result was received
         since the beginning of the transaction, all its statements are sent again on a new one.
         """
-        assert result.answer is not None  # noqa: S101 - it was queued
+        assert result.pending is not None  # noqa: S101 - it was queued
         with self._translated_errors():
             try:
-                found = result.answer.fetchall()
+                found = result.pending.fetchall()
             except psycopg.Error as error:
                 if self._replayable is None or not is_connection_lost(error):
                     raise
                 self._replay(self._replayable)
-                found = result.answer.fetchall()
+                found = result.pending.fetchall()
         self._replayable = None
         return found
 
@@ -189,7 +189,7 @@ class PostgresIndexConnection:
         self.close()
         self._replayable, connection = None, self._connect()
         for result in results:
-            result.answer = connection.execute_sql(result.text, result.values)
+            result.pending = connection.execute_sql(result.text, result.values)
 
     def sync(self) -> None:
         """Send all queued statements, and wait for their results."""

@@ -47,7 +47,7 @@ class ProcessLock:
         return True
 
     def acquire(self) -> None:
-        """Acquire the lock, waiting in line for as long as it takes."""
+        """Acquire the lock, waiting in turn for as long as it takes."""
         fcntl.flock(self._queue, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)

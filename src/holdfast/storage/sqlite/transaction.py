@@ -228,9 +228,9 @@ class SQLiteSnapshot:
         """Return sessions whose title equals this one apart from case.
 
         The index orders titles by their bytes, so only the ranges that can fold to this title are
-        read. SQLite folds ASCII; only titles with other letters are folded by `_loose`.
+        read. SQLite folds ASCII; only titles with other letters are folded by Python.
         """
-        self._connection.create_scalar_function("loose", _loose, 1, deterministic=True)
+        self._connection.create_scalar_function("loose", _normalize_or_none, 1, deterministic=True)
         folded = normalize_title(title)
         values = {
             "tenant": self._tenant,
@@ -853,19 +853,19 @@ def _folded(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
     return "" if values[0] is None else bind(unbind(values[0]).lower())
 
 
-def _loose(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Fold a title with `titles.loose`; `None` for a value that is not text."""
+def _normalize_or_none(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Normalize a title for comparison; `None` for a value that is not text."""
     title = unbind(values[0])
     return bind(normalize_title(title)) if isinstance(title, str) else None
 
 
-def _title_ranges(loose: str) -> dict[str, str]:
+def _title_ranges(normalized: str) -> dict[str, str]:
     """Return the index ranges of titles that may fold to this one and start with an ASCII letter.
 
     Titles that start with another letter are read in any case. A title that folds to a non-ASCII
     first letter may start with any ASCII letter, followed by a combining accent.
     """
-    first = loose[:1]
+    first = normalized[:1]
     if not first.isascii():
         return {"lower": "", "lower_end": "\x80", "upper": "", "upper_end": ""}
     upper = first.upper() if first.isalpha() else ""
