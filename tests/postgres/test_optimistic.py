@@ -487,15 +487,15 @@ def test_nothing_is_sent_while_it_is_withheld(open_store: OpenStore) -> None:
     store = open_store()
     backend = store.backend
     with backend._connection(1) as lent:  # type: ignore[attr-defined]  # noqa: SLF001 - the link itself
-        before = lent.journeys
-        with pytest.raises(connection.ReadNotAllowed), lent.withheld():
-            lent.ask("server").fetchone()
+        before = lent.round_trips
+        with pytest.raises(connection.ReadNotAllowed), lent.write_only():
+            lent.execute("server").fetchone()
         assert lent.idle
-        lent._withheld = True  # noqa: SLF001 - as an interrupt between two lines may leave it
+        lent._write_only = True  # noqa: SLF001 - as an interrupt between two lines may leave it
         assert not lent.idle
-        lent._withheld = False  # noqa: SLF001 - as above
-        assert lent.ask("server").fetchone() is not None
-        assert lent.journeys == before + 1
+        lent._write_only = False  # noqa: SLF001 - as above
+        assert lent.execute("server").fetchone() is not None
+        assert lent.round_trips == before + 1
 
 
 # ---------------------------------------------------------------------------- the cache
