@@ -135,11 +135,11 @@ def test_the_program_lists_commands_and_exit_codes(shell: Shell) -> None:
     assert all(f" {code}  " in codes for code in (0, 1, 2, 3, 4, 5, 6, 129, 130, 141, 143))
     without = shell.run()
     assert without.code == 2
-    assert "Look:" in without.err
+    assert "Read:" in without.err
 
 
 def test_the_program_lists_commands_in_the_order_one_meets_them(shell: Shell) -> None:
-    """In groups: talk, look, write, change history, keep tidy, move, check, set up."""
+    """In groups: talk, read, write, change history, organize, move data, check, set up."""
     said = shell.ok("--help")
     places = [said.index(f"\n{title}:\n") for title in GROUPS]
     assert places == sorted(places)

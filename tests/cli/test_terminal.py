@@ -308,7 +308,7 @@ def test_log_says_when_the_branch_changed(talked: Shell, tmp_path: Path) -> None
             session.undo()
             tmux.wait_for(lambda screen: "══ went back to 6 (undo) ══" in screen)
             session.redo()
-            tmux.wait_for(lambda screen: "what came behind 6 is back (redo)" in screen)
+            tmux.wait_for(lambda screen: "what came after 6 is back (redo)" in screen)
             session.append(Message.user("and then"))
             screen = tmux.wait_for(lambda screen: "and then" in screen)
         assert screen.count("sticker") == 2

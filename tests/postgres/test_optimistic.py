@@ -482,11 +482,11 @@ def test_a_server_that_hung_up_meanwhile_was_sent_nothing(
     assert _texts(open_store().session("s")) == _STEADY
 
 
-def test_nothing_is_sent_while_a_connection_is_write_only(open_store: OpenStore) -> None:
+def test_nothing_is_sent_while_it_is_withheld(open_store: OpenStore) -> None:
     """Queued statements are dropped with whatever error."""
     store = open_store()
     backend = store.backend
-    with backend._connection(1) as lent:  # type: ignore[attr-defined]  # noqa: SLF001 - the connection itself
+    with backend._connection(1) as lent:  # type: ignore[attr-defined]  # noqa: SLF001 - the link itself
         before = lent.round_trips
         with pytest.raises(connection.ReadNotAllowed), lent.write_only():
             lent.execute("server").fetchone()

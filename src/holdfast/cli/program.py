@@ -79,7 +79,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "prove": "Prove that nothing is lost on this disk.",
     },
     "Set up": {
-        "completion": "Print a script that completes commands and sessions in your shell.",
+        "completion": "Print a script for completion in your shell.",
     },
 }
 COMMANDS: Final = {name: line for group in GROUPS.values() for name, line in group.items()}

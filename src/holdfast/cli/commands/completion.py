@@ -80,7 +80,7 @@ _SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 )
 @click.argument("shell", type=click.Choice(list(_SCRIPTS)))
 def completion(*, shell: str, store: str | None, as_json: bool) -> None:  # noqa: ARG001
-    """Print a script that completes commands and sessions in your shell.
+    """Print a script for completion in your shell.
 
     Your shell reads it when it starts. Then the Tab key completes commands, options, files, and
     sessions by their key, title or id.
