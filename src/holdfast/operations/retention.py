@@ -55,7 +55,7 @@ class _Planner:
         self._rules = rules
         self._known: _RowsById = {}
         self._unreadable: dict[str | None, str] = {}
-        self._weights: dict[str, SessionSize] = {}
+        self._sizes: dict[str, SessionSize] = {}
 
     def plan(self) -> Plan:
         self._read_all()
@@ -91,25 +91,25 @@ class _Planner:
             activity=head.activity,
             trashed_at=row.trashed_at,
             blocked=_reason_to_keep(row, head),
-            bytes=self._weight(row).bytes if self._rules.max_bytes is not None else 0,
+            bytes=self._size(row).bytes if self._rules.max_bytes is not None else 0,
         )
 
-    def _weight(self, row: SessionRow) -> SessionSize:
-        if row.id not in self._weights:
-            self._weights[row.id] = self._snapshot.session_size(row.n)
-        return self._weights[row.id]
+    def _size(self, row: SessionRow) -> SessionSize:
+        if row.id not in self._sizes:
+            self._sizes[row.id] = self._snapshot.session_size(row.n)
+        return self._sizes[row.id]
 
     def _item(self, verdict: RetentionVerdict) -> PlanItem:
         row, head = self._known[verdict.id]
-        weight = self._weight(row)
+        size = self._size(row)
         assert verdict.action is not None  # noqa: S101 - callers pass only these
         return PlanItem(
             session_id=row.id,
             title=row.title or head.preview,
             action=verdict.action,
             why=verdict.why,
-            bytes=weight.bytes,
-            messages=weight.messages,
+            bytes=size.bytes,
+            messages=size.messages,
             created_at=to_datetime(row.created_at),
             last_activity=to_datetime(head.updated_at),
             trashed_at=None if row.trashed_at is None else to_datetime(row.trashed_at),

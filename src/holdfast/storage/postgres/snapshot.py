@@ -482,8 +482,8 @@ class PostgresSnapshot:
 
     def session_size(self, session: int) -> SessionSize:
         """Count the messages on a session's own branches, and the bytes of them and their blobs."""
-        messages, size = self._fetch_one("weight_of_messages", session) or (0, 0)
-        blobs = self._fetch_one("weight_of_blobs", session) or (0,)
+        messages, size = self._fetch_one("size_of_messages", session) or (0, 0)
+        blobs = self._fetch_one("size_of_blobs", session) or (0,)
         return SessionSize(messages, size + blobs[0])
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs

@@ -378,11 +378,11 @@ FROM unnest($4::bigint[], $5::bytea[], $6::bytea[]) AS new (seq, id, body)
 SELECT count(*) FROM messages m
 WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3 AND m.seq > $4 AND m.turn = $5
 
--- name: weight_of_messages
+-- name: size_of_messages
 SELECT count(*), coalesce(sum(octet_length(m.id) + octet_length(m.body)), 0)::bigint
 FROM messages m WHERE m.tenant = $1 AND m.session = $2
 
--- name: weight_of_blobs
+-- name: size_of_blobs
 SELECT coalesce(sum(octet_length(b.data)), 0)::bigint FROM blobs b
 WHERE b.tenant = $1 AND b.sha256 IN (
   SELECT u.sha256 FROM blob_uses u WHERE u.tenant = $1 AND u.session = $2)

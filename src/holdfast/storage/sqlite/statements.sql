@@ -264,7 +264,7 @@ WHERE place BETWEEN ? AND ? AND id IN (…)
 -- name: rowids_of_ids
 SELECT place FROM messages INDEXED BY messages_by_id WHERE id IN (…) LIMIT 1001
 
--- name: placed
+-- name: messages_by_id_in_session
 SELECT b.n, m.place & 4294967295, m.id, m.turn, m.crc, CAST(m.body AS BLOB)
 FROM messages m INDEXED BY messages_by_id CROSS JOIN branches b ON b.n = m.place >> 32
 WHERE m.id IN (…) AND b.session = ?
@@ -272,12 +272,12 @@ WHERE m.id IN (…) AND b.session = ?
 -- name: count_of_turn
 SELECT count(*) FROM messages WHERE place BETWEEN ? AND ? AND turn = ?
 
--- name: weight_of_messages
+-- name: size_of_messages
 SELECT count(*), total(octet_length(m.id) + octet_length(m.body))
 FROM branches b CROSS JOIN messages m ON m.place > b.n << 32 AND m.place < (b.n + 1) << 32
 WHERE b.session = ?
 
--- name: weight_of_blobs
+-- name: size_of_blobs
 SELECT total(octet_length(data)) FROM blobs WHERE n IN (
   SELECT u.blob FROM branches b
     CROSS JOIN blob_uses u ON u.place > b.n << 32 AND u.place < (b.n + 1) << 32

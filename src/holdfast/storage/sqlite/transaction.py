@@ -496,7 +496,9 @@ class SQLiteSnapshot:
         found: list[tuple[int, MessageRow]] = []
         for start in range(0, len(ids), _IDS_PER_QUERY):
             names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
-            rows = self._execute(_with_parameters("placed", len(names)), (*names, session))
+            rows = self._execute(
+                _with_parameters("messages_by_id_in_session", len(names)), (*names, session)
+            )
             found.extend((branch, _message_row(row)) for branch, *row in rows)
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
@@ -508,8 +510,8 @@ class SQLiteSnapshot:
 
     def session_size(self, session: int) -> SessionSize:
         """Return the count of messages on a session's own branches, and the bytes they take."""
-        messages, size = self._first("weight_of_messages", session) or (0, 0)
-        blobs = self._first("weight_of_blobs", session) or (0,)
+        messages, size = self._first("size_of_messages", session) or (0, 0)
+        blobs = self._first("size_of_blobs", session) or (0,)
         return SessionSize(messages, int(size + blobs[0]))
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
