@@ -632,7 +632,7 @@ def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
 
 def test_a_sentence_names_the_place_and_the_rule() -> None:
     assert problems("openai", [_HI, _calls(_call("c7")), _BYE]) == [
-        "messages[1]: call 'c7' has no tool message directly behind (call-answered)"
+        "messages[1]: call 'c7' has no tool message directly after it (call-answered)"
     ]
 
 

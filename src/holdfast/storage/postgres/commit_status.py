@@ -127,7 +127,7 @@ def _status_by_messages(
 
 
 def _commit_barrier(connection: Connection) -> None:
-    """Commit a record behind the in-doubt commit, and wait for the disk and for standbys.
+    """Commit a record after the in-doubt commit, and wait for the disk and for standbys.
 
     Terminating the backend of the lost connection also ended its wait for a standby.
     """

@@ -1,7 +1,7 @@
 """An optimistic transaction: it reads nothing and takes one round trip.
 
 The head is updated first, by a compare-and-swap statement that fails unless the session's head is
-the expected one. All other writes are sent behind it and rolled back with it. An operation that
+the expected one. All other writes are sent after it and rolled back with it. An operation that
 needs to read more than the cached head gets `ReadNotAllowed`, and is run again in a transaction
 that reads.
 """

@@ -67,7 +67,7 @@ class Pool:
         self.clear()
 
     def acquire(self, timeout_s: float) -> Connection:
-        """Lend a connection; wait for one at most this long, behind earlier callers."""
+        """Lend a connection; wait for one at most this long, after earlier callers."""
         slot = PoolSlot()
         waiter: PoolWaiter | None = None
         until = time.monotonic() + timeout_s

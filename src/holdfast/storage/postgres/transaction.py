@@ -127,9 +127,9 @@ class PostgresTransaction(PostgresSnapshot):
     # --------------------------------------------------------------------------- prefetching
 
     def prefetch(self, *hints: Prefetch) -> None:
-        """Lock the sessions of these hints, and queue the reads behind the locks.
+        """Lock the sessions of these hints, and queue the reads after the locks.
 
-        Each statement sees what was committed before it, so a read behind a lock cannot be stale.
+        Each statement sees what was committed before it, so a read after a lock cannot be stale.
         """
         super().prefetch(*hints)
         wanted = dict.fromkeys((hint.session, id) for hint in hints for id in hint.ids)

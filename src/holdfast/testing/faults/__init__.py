@@ -1,6 +1,6 @@
 """Simulated crashes and disk faults, for testing any program that stores data in SQLite.
 
-`record` and `explore` rebuild every disk that a power cut could leave behind a run; `Shim` and
+`record` and `explore` rebuild every disk that a power cut during a run could leave; `Shim` and
 `every` run a child process that is killed, or whose disk fails, at the Nth write or sync;
 `failing_disk` makes any disk operation fail in this process.
 """

@@ -1,8 +1,8 @@
-"""What Anthropic's messages take: user and assistant in turn, results in the very next message.
+"""The rules of Anthropic's Messages API for a list of messages.
 
-The instructions are a field beside the messages. A message is text or a list of blocks. Each
-`tool_use` of an assistant message is answered by one `tool_result` in the user message directly
-behind it, before anything else in there. Thinking goes back only as it came, with its signature.
+User and assistant alternate; the instructions are a separate field. A message is text or a list of
+blocks. Each `tool_use` of an assistant message is answered by one `tool_result` at the beginning of
+the next message, which is the user's. Thinking is sent back unchanged, with its signature.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _check_thinking(found: RuleViolations, where: str, message: JSONObject) -> N
     if not any(kind in _THINKING for kind in kinds):
         return
     if kinds[0] not in _THINKING:
-        found.add("thinking-first", where, "thinking comes behind other blocks")
+        found.add("thinking-first", where, "thinking comes after other blocks")
     if kinds[-1] in _THINKING:
         found.add("thinking-last", where, "the last block is thinking")
 
@@ -236,7 +236,7 @@ def _check_exchanges(found: RuleViolations, messages: Sequence[JSONObject]) -> N
         behind = messages[at + 1] if at + 1 < len(messages) else {}
         for call_id in _calls(message):
             if call_id not in set(_results(behind)):
-                what = f"call {format_value(call_id)} has no result in the message directly behind"
+                what = f"call {format_value(call_id)} has no result in the next message"
                 found.add("call-answered", f"messages[{at}]", what)
         _check_results(found, f"messages[{at}]", message, set(_calls(before)))
     made = Counter(call_id for message in messages for call_id in _calls(message))
@@ -258,7 +258,7 @@ def _check_results(found: RuleViolations, where: str, message: JSONObject, calls
             )
     indexes = [at for at, _ in _of_type(message, "tool_result")]
     if indexes and indexes[-1] >= len(indexes):
-        found.add("results-first", where, "a result comes behind other blocks")
+        found.add("results-first", where, "a result comes after other blocks")
 
 
 def _calls(message: JSONObject) -> Iterator[str]:

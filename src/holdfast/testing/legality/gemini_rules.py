@@ -1,9 +1,9 @@
-"""What Gemini's contents take: user and model in turn, as many responses as calls.
+"""The rules of the Gemini API for a list of contents.
 
-A content is a role and a list of parts, and a part is exactly one thing. The functions that a
-model's content calls are answered in the content directly behind, one response for each call, by
-name, and by id where the call has one. Fields may be written in either of the two ways the API
-reads them, `functionCall` or `function_call`.
+User and model alternate. A content is a role and a list of parts, each of exactly one kind. The
+function calls of a model's content are answered in the next content, one response for each call, by
+name, and by id if the call has one. The API accepts two spellings of each field, `functionCall` and
+`function_call`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _check_exchange(
         found.add("result-has-call", f"messages[{at}]", what)
         return
     if len(answers) != len(calls):
-        what = f"{len(calls)} calls, and {len(answers)} responses directly behind"
+        what = f"{len(calls)} calls, and {len(answers)} responses directly after"
         found.add("same-number", f"messages[{at - 1}]", what)
         return
     if Counter(_name(call) for call in calls) != Counter(_name(answer) for answer in answers):

@@ -1,9 +1,9 @@
-"""What OpenAI's chat completions take: instructions are messages, results directly behind calls.
+"""The rules of OpenAI's chat completions for a list of messages; instructions are messages, too.
 
-An assistant message with calls opens an exchange. The `tool` messages directly behind it answer
-its calls, each once, in any order; the first message of another role closes it, and what is not
-answered by then never will be. The exchange is found by its position, so ids need to differ only
-within one message.
+An assistant message with calls opens an exchange. The `tool` messages directly after it answer its
+calls, each once, in any order. The first message of another role closes the exchange: by then every
+call must be answered. Exchanges are identified by position, so ids must be unique only within one
+message.
 """
 
 from __future__ import annotations
@@ -186,5 +186,5 @@ def _report_open(found: RuleViolations, open_calls: Mapping[str, int]) -> None:
         found.add(
             "call-answered",
             f"messages[{at}]",
-            f"call {format_value(call_id)} has no tool message directly behind",
+            f"call {format_value(call_id)} has no tool message directly after it",
         )

@@ -1,8 +1,8 @@
-"""What OpenAI's responses take as input: a flat list of items that name one another.
+"""The rules of OpenAI's Responses API for its input: a flat list of items that refer to each other.
 
-A call and its output are two items with one `call_id`, the output somewhere behind its call; since
-they are found by that id and not by position, it is unique in the whole input. A reasoning item
-stands directly before the item it led to.
+A call and its output are two items with the same `call_id`, the output after the call. They are
+paired by that id and not by position, so it is unique in the whole input. A reasoning item comes
+directly before the item it led to.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ _OPENAI: Final = _rules_of(
     ),
     (
         "call-answered",
-        "Every call is answered by a tool message directly behind its message.",
+        "Every call is answered by a tool message directly after its message.",
         (
             "Error: \"An assistant message with 'tool_calls' must be followed by tool messages "
             "responding to each 'tool_call_id'. The following tool_call_ids did not have response "
@@ -181,7 +181,7 @@ _RESPONSES: Final = _rules_of(
     ),
     (
         "reasoning-followed",
-        "The item a reasoning item led to is directly behind it.",
+        "The item a reasoning item led to is directly after it.",
         (
             "Error: \"Item 'rs_…' of type 'reasoning' was provided without its required following "
             "item\". (The reverse, \"'fc_…' was provided without its required 'reasoning' item\", "
@@ -308,7 +308,7 @@ _ANTHROPIC: Final = _rules_of(
     ),
     (
         "call-answered",
-        "Every call has its result in the message directly behind.",
+        "Every call has its result in the next message.",
         (
             'Error: "`tool_use` ids were found without `tool_result` blocks immediately '
             "after: … Each "
@@ -466,7 +466,7 @@ _GEMINI: Final = _rules_of(
     ("response-object", "A response is an object.", "Request types, FunctionResponse."),
     (
         "same-number",
-        "As many responses directly behind as there are calls.",
+        "As many responses directly after as there are calls.",
         (
             'Error: "Please ensure that the number of function response parts is equal to the '
             "number "
@@ -475,7 +475,7 @@ _GEMINI: Final = _rules_of(
     ),
     (
         "result-has-call",
-        "Responses stand directly behind a content with calls.",
+        "Responses come directly after a content with calls.",
         (
             'Error: "Please ensure that function response turn comes immediately after a function '
             'call turn".'

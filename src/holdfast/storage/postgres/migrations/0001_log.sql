@@ -152,7 +152,7 @@ BEGIN
 END $$;
 
 -- An optimistic append knows that the expected head was right once its update returned a number.
--- Without one this raises an error, which rolls back all that was sent behind the update.
+-- Without one this raises an error, which rolls back all that was sent after the update.
 CREATE FUNCTION sure(number bigint, session bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
   IF number IS NULL THEN
