@@ -95,12 +95,12 @@ def _draw_exchange(out: Screen, state: ResumeState) -> None:
         return
     out.line()
     out.truncated_line((MARK, "cyan"), (shorten(last_input.text), ""))
-    behind = [m for m in state.newest if (m.seq or 0) > (last_input.seq or 0)]
-    answer = next((m for m in reversed(behind) if m.role == "assistant" and m.text.strip()), None)
+    later = [m for m in state.newest if (m.seq or 0) > (last_input.seq or 0)]
+    answer = next((m for m in reversed(later) if m.role == "assistant" and m.text.strip()), None)
     if answer is not None:
         out.body(_cut(answer.text), style="dim")
-    elif behind:
-        out.truncated_line(("  ", ""), (message_preview(behind[-1]), "dim"))
+    elif later:
+        out.truncated_line(("  ", ""), (message_preview(later[-1]), "dim"))
     last = state.turns[-1] if state.turns else None
     if last is not None and last.state in _OUTCOMES:
         why = f": {without_error_class(last.error)}" if last.error else ""

@@ -208,15 +208,17 @@ def _mixed_batch(h: SessionLog) -> Iterator[Finding]:
 
 def _wrong_position(h: SessionLog) -> Iterator[Finding]:
     """Find writes with an expected head that are not stored directly after it."""
-    behind = {m.id: (b.number, m.seq - 1) for b in reversed(h.branches) for m in _own_messages(b)}
+    head_before = {
+        m.id: (b.number, m.seq - 1) for b in reversed(h.branches) for m in _own_messages(b)
+    }
     for id_, writers in h.writers.items():
         heads = {(write.invoked.expect_branch, write.invoked.expect) for write in writers}
         certain = all(
             write.invoked.ids[0] == id_ and write.invoked.operation != "replace"
             for write in writers
         )
-        if certain and id_ in behind and not any(seq is None for _, seq in heads):
-            branch, seq = behind[id_]
+        if certain and id_ in head_before and not any(seq is None for _, seq in heads):
+            branch, seq = head_before[id_]
             if not heads & {(branch, seq), (None, seq)}:
                 detail = f"{id_!r} expected the head {_format_heads(heads)} and has seq {seq + 1}"
                 yield h.finding(ViolationKind.REORDER, detail, id_)

@@ -233,9 +233,9 @@ def _check_result(found: RuleViolations, where: str, block: JSONObject) -> None:
 def _check_exchanges(found: RuleViolations, messages: Sequence[JSONObject]) -> None:
     for at, message in enumerate(messages):
         before = messages[at - 1] if at else {}
-        behind = messages[at + 1] if at + 1 < len(messages) else {}
+        following = messages[at + 1] if at + 1 < len(messages) else {}
         for call_id in _calls(message):
-            if call_id not in set(_results(behind)):
+            if call_id not in set(_results(following)):
                 what = f"call {format_value(call_id)} has no result in the next message"
                 found.add("call-answered", f"messages[{at}]", what)
         _check_results(found, f"messages[{at}]", message, set(_calls(before)))

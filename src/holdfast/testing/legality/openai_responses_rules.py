@@ -257,12 +257,12 @@ def _check_reasoning(found: RuleViolations, messages: Sequence[JSONObject]) -> N
     for at, item in enumerate(messages):
         if _kind(item) != "reasoning":
             continue
-        behind = messages[at + 1] if at + 1 < len(messages) else {}
-        if not _by_the_model(behind):
+        following = messages[at + 1] if at + 1 < len(messages) else {}
+        if not _by_the_model(following):
             found.add(
                 "reasoning-followed",
                 f"messages[{at}]",
-                "what the reasoning led to is not behind it",
+                "what the reasoning led to does not follow it",
             )
 
 

@@ -207,7 +207,7 @@ _RESPONSES: Final = _rules_of(
     ("output-shape", "An output is text or a list of input parts.", "Request types."),
     (
         "call-answered",
-        "Every call has an output behind it.",
+        "Every call has an output after it.",
         'Error: "No tool output found for function call call_…".',
     ),
     (
@@ -231,7 +231,7 @@ _ANTHROPIC: Final = _rules_of(
         "Roles are user and assistant.",
         (
             'Error: "Unexpected role "system". The Messages API accepts a top-level `system` '
-            'parameter". The newest models take `system` behind a user message; the rest do not.'
+            'parameter". The newest models accept `system` after a user message; the rest do not.'
         ),
     ),
     (

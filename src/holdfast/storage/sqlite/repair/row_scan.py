@@ -139,19 +139,19 @@ def scan_rows(
     last: int | None = None
     held: Row | None = None
     misfiled: list[Row] = []  # Rows with wrong keys between `last` and `held`,
-    behind: list[Row] = []  # and those after `held`.
+    next_misfiled: list[Row] = []  # and those after `held`.
     for item in _runs(connection, table, landmark):
         if isinstance(item, Row) and held is not None and item.key <= held.key:
             if last is None or item.key > last:
                 misfiled.append(held)
                 held = item
             else:
-                behind.append(item)
+                next_misfiled.append(item)
             continue
         if held is not None:
             yield from _resolve_misfiled(last, misfiled, held, dense=table.dense)
             yield held
-            last, held, misfiled, behind = held.key, None, behind, []
+            last, held, misfiled, next_misfiled = held.key, None, next_misfiled, []
         if isinstance(item, UnreadableRange):
             yield from _resolve_misfiled(last, misfiled, None, dense=False)
             misfiled = []
@@ -161,7 +161,7 @@ def scan_rows(
     yield from _resolve_misfiled(last, misfiled, held, dense=table.dense)
     if held is not None:
         yield held
-        yield from _resolve_misfiled(held.key, behind, None, dense=False)
+        yield from _resolve_misfiled(held.key, next_misfiled, None, dense=False)
 
 
 def _resolve_misfiled(
