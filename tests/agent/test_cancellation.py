@@ -413,6 +413,40 @@ class Deaf(ScriptedModel):
         yield ReplyEnd("stop")
 
 
+class Torrent(ScriptedModel):
+    """A model that sends everything at once."""
+
+    sent = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        for _ in range(2_000):
+            self.sent += 1
+            yield ReplyText("x")
+        yield ReplyEnd("stop")
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_nothing_more_of_a_reply_is_stored_once_its_slow_consumer_stops(
+    session: Session, leaves: bool
+) -> None:
+    """The reader of the model's stream waits for room in the queue, and gets none."""
+    model = Torrent()
+
+    async def main() -> None:
+        agent = AsyncAgent(model, titles=False)
+        async with aclosing(agent.stream(AsyncSession(session), "tell")) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    await until(lambda: model.sent > 16)
+                    if leaves:
+                        break
+                    agent.cancel()
+        await agent.close()
+
+    run(main())
+    assert 0 < len(session.messages()[-1].text) == model.sent < 30
+
+
 @pytest.mark.parametrize("idle", [None, 0.05])
 def test_what_a_model_says_after_it_was_cancelled_is_discarded(
     session: Session, idle: float | None

@@ -74,9 +74,7 @@ async def run_turns(
     while True:
         turn = _TurnLoop(setup, session, emit, run_in_background)
         await turn.run(user_input, run_id)
-        if turn.goal is None or turn.goal.state != "active":
-            return
-        goal = (await session.info()).goal  # Another process may have ended it during the turn.
+        goal = turn.goal
         if goal is None or goal.state != "active":
             return
         if rounds >= setup.limits.goal_rounds:
@@ -107,7 +105,6 @@ class _TurnLoop:
         self._cost: Decimal | None = None
         self._began = time.monotonic()
         self._call_ids: set[str] = set()
-        self._needs_title = False
         self.goal: Goal | None = None
         self.rounds = 0
 
@@ -139,8 +136,7 @@ class _TurnLoop:
         finally:
             if started:
                 await self._emit(self._ended(turn.id, state, error))
-        if self._needs_title:
-            self._run_in_background("title", self._make_title())
+        await self._refresh_session()
 
     async def _run_rounds(self, turn: AsyncTurn, user_input: Message | None) -> str | None:
         """Store the input, then alternate between the model and its tools.
@@ -150,8 +146,6 @@ class _TurnLoop:
         taken = await self._take_input(turn, user_input)
         info = await self._session.info()
         self.goal = info.goal
-        # After the first exchange; if the model fails to make one, after the second.
-        self._needs_title = self._setup.titles and info.title is None and info.turns <= _TITLE_TURNS
         if not taken:
             return "another turn took the queued input"
         if info.model != self._setup.model.name:
@@ -181,6 +175,17 @@ class _TurnLoop:
         if goal is not None and goal != self.goal:
             await self._emit(GoalChanged(goal))
         self.goal = goal
+
+    async def _refresh_session(self) -> None:
+        """Read the session after the turn: its goal, and whether it needs a title.
+
+        The user, a tool or another process may have changed either during the turn.
+        """
+        info = await self._session.info()
+        self.goal = info.goal
+        # After the first exchange; if the model fails to make one, after the second.
+        if self._setup.titles and info.title is None and info.turns <= _TITLE_TURNS:
+            self._run_in_background("title", self._make_title())
 
     async def _reply(self, turn: AsyncTurn) -> Message:
         goal = self.goal

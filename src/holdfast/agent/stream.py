@@ -41,6 +41,8 @@ class AgentStream:
         while len(self._events) >= _MAX_QUEUED_EVENTS and not self._cancelled:
             self._has_room.clear()
             await self._has_room.wait()
+        if self._cancelled:
+            await asyncio.sleep(0)  # The turn gets to cancel the task that reads the model's reply.
         if not self._consumer_gone:
             self._events.append(event)
             self._changed.set()
