@@ -148,15 +148,15 @@ BEGIN
       ((coalesce(pg_sequence_last_value(numbers), 0) + 1) & 2147483647)::integer) THEN
     RETURN nextval(numbers);
   END IF;
-  RAISE 'another transaction holds a lock of this store: class %', lock;
+  RAISE 'somebody else holds a lock of this store: class %', lock;
 END $$;
 
 -- An optimistic append knows that the expected head was right once its update returned a number.
--- Without one this raises an error, which rolls back all that was sent after the update.
+-- Without one this raises an error, which rolls back all that was sent behind the update.
 CREATE FUNCTION sure(number bigint, session bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
   IF number IS NULL THEN
-    RAISE 'the head of session % is not the expected one; the write is retried', session
+    RAISE 'session % is not as it was left; it is looked at, and the write begun anew', session
       USING ERRCODE = 'HF001';
   END IF;
   RETURN number;
