@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.models import resolution, weights
+from holdfast.agent.models import model_choice, weights
 from holdfast.agent.models.local_model import LocalModel
-from holdfast.agent.models.resolution import DEFAULTS, ModelChoice, ModelSettings, parse_spec
+from holdfast.agent.models.model_choice import DEFAULTS, ModelChoice, ModelSettings, parse_spec
 from holdfast.errors import Invalid, ModelMissing
 from tests.agent.ggufs import made
 
@@ -51,7 +51,7 @@ def test_the_first_word_wins(
     named: str | None, environ: dict[str, str], spec: str, why: str
 ) -> None:
     """The one that is named, then the environment's, then a key's, then the local one."""
-    choice = resolution.choose(ModelSettings(environ=environ), named, "--model says so")
+    choice = model_choice.choose(ModelSettings(environ=environ), named, "--model says so")
     assert choice.spec == spec
     assert why in choice.why
 
@@ -93,9 +93,9 @@ def test_a_name_that_tells_nothing_is_refused(text: str) -> None:
 def test_another_server_may_have_any_name() -> None:
     """But a name that tells whose it is still does."""
     elsewhere = ModelSettings(environ={}, base_url="http://localhost:11434/v1")
-    assert resolution.choose(elsewhere, "llama3.2:3b").spec == "openai:llama3.2:3b"
-    assert resolution.choose(elsewhere, "claude-opus-5").spec == "anthropic:claude-opus-5"
-    assert resolution.choose(elsewhere, "openai").spec == "openai"
+    assert model_choice.choose(elsewhere, "llama3.2:3b").spec == "openai:llama3.2:3b"
+    assert model_choice.choose(elsewhere, "claude-opus-5").spec == "anthropic:claude-opus-5"
+    assert model_choice.choose(elsewhere, "openai").spec == "openai"
 
 
 # -------------------------------------------------------------------------------------- building
@@ -104,7 +104,7 @@ def test_another_server_may_have_any_name() -> None:
 def built(spec: str, **settings: object) -> tuple[str, int, int, str]:
     """Build a model; gives its name, sizes and support of tools."""
     given = ModelSettings(**{"environ": {}, **settings})  # type: ignore[arg-type]
-    model = resolution.build(ModelChoice(spec, "asked for"), given)
+    model = model_choice.build(ModelChoice(spec, "asked for"), given)
     asyncio.run(model.close())
     return model.name, model.context, model.max_output, model.tools
 
@@ -233,13 +233,13 @@ def test_a_key_goes_to_its_provider_only(
 ) -> None:
     """Whatever else is chosen beside the configured model."""
     given = ModelSettings(environ=_KEYS, **settings)  # type: ignore[arg-type]
-    resolution.build(ModelChoice(spec, ""), given)
+    model_choice.build(ModelChoice(spec, ""), given)
     assert (seen.given["api_key"], seen.given["base_url"]) == (key, url)
 
 
 def test_a_server_of_ones_own_needs_no_key(seen: type[Seen]) -> None:
     """And is not sent OpenAI's unless that is all there is."""
-    resolution.build(
+    model_choice.build(
         ModelChoice("openai:x", ""), ModelSettings(environ={}, base_url="http://localhost:1/v1")
     )
     assert seen.given["api_key"] == "none"
@@ -249,9 +249,9 @@ def test_addresses_come_from_the_environment_too(seen: type[Seen]) -> None:
     """As the SDKs read them; what is configured comes first."""
     environ = {"ANTHROPIC_BASE_URL": "http://a", "OPENAI_BASE_URL": "http://o", **_KEYS}
     for spec, url in (("claude-x", "http://a"), ("openai:x", "http://o")):
-        resolution.build(ModelChoice(spec, ""), ModelSettings(environ=environ))
+        model_choice.build(ModelChoice(spec, ""), ModelSettings(environ=environ))
         assert seen.given["base_url"] == url
-    resolution.build(
+    model_choice.build(
         ModelChoice("openai:x", ""), ModelSettings(environ=environ, base_url=_ELSEWHERE)
     )
     assert seen.given["base_url"] == _ELSEWHERE
@@ -265,7 +265,7 @@ def test_a_survey_says_what_is_ready(data_home: Path, monkeypatch: pytest.Monkey
     data_home.mkdir()
     (data_home / "mine.gguf").write_bytes(made({}, {}))
     monkeypatch.setattr(weights, "find", lambda: None)
-    found = {one.spec: one for one in resolution.list_models(ModelSettings(environ=_ANTHROPIC))}
+    found = {one.spec: one for one in model_choice.list_models(ModelSettings(environ=_ANTHROPIC))}
     assert list(found) == [
         "local",
         f"local:{data_home / 'mine.gguf'}",
@@ -279,14 +279,14 @@ def test_a_survey_says_what_is_ready(data_home: Path, monkeypatch: pytest.Monkey
 def test_a_survey_has_the_one_that_is_chosen() -> None:
     """Once, whether it is one of the usual ones or not."""
     for also in ("local", "openai:gpt-4o", f"openai:{DEFAULTS['openai']}"):
-        specs = [one.spec for one in resolution.list_models(ModelSettings(environ={}), also)]
+        specs = [one.spec for one in model_choice.list_models(ModelSettings(environ={}), also)]
         assert specs.count(also) == 1
 
 
 def test_a_survey_names_another_server() -> None:
     """It has models of its own."""
     settings = ModelSettings(environ={}, base_url="http://localhost:11434/v1")
-    [last] = [one for one in resolution.list_models(settings) if one.spec == "openai"]
+    [last] = [one for one in model_choice.list_models(settings) if one.spec == "openai"]
     assert last.about == "whatever localhost:11434 has"
     assert last.needs == ("say which of that server's models: openai:NAME",)
 
@@ -305,7 +305,9 @@ def test_a_survey_names_another_server() -> None:
 )
 def test_a_survey_tells_no_password(url: str, named: str) -> None:
     """One in the environment's address is shown to nobody: only the server is named."""
-    found = resolution.list_models(ModelSettings(environ={"OPENAI_BASE_URL": url}), "openai:gpt-5")
+    found = model_choice.list_models(
+        ModelSettings(environ={"OPENAI_BASE_URL": url}), "openai:gpt-5"
+    )
     assert "hunter2" not in str(found)
     assert f"whatever {named} has" in [one.about for one in found]
 
@@ -315,5 +317,5 @@ def test_what_was_built_is_a_model(tmp_path: Path) -> None:
     path = tmp_path / "some.gguf"
     path.write_bytes(made({}, {}))
     assert isinstance(
-        resolution.build(ModelChoice(str(path), ""), ModelSettings(environ={})), LocalModel
+        model_choice.build(ModelChoice(str(path), ""), ModelSettings(environ={})), LocalModel
     )

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.agent import prices
-from holdfast.agent.models.resolution import DEFAULTS
+from holdfast.agent.models.model_choice import DEFAULTS
 from holdfast.agent.prices import LongContextFactors, Price
 from holdfast.errors import BadConfig
 from holdfast.values import Usage

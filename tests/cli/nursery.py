@@ -343,7 +343,7 @@ def _import_all() -> None:
         for module in pkgutil.iter_modules(found.__path__, f"{found.__name__}."):
             if not module.ispkg:
                 importlib.import_module(module.name)
-    importlib.import_module("holdfast.agent.models.resolution")
+    importlib.import_module("holdfast.agent.models.model_choice")
     # And read the vocabulary of the model that the conversation of `talk` is with.
     importlib.import_module("holdfast.windows.tokenizers").tokenizer_for("gpt-9")
 

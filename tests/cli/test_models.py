@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from holdfast.agent.models.resolution import DEFAULTS
+from holdfast.agent.models.model_choice import DEFAULTS
 from tests.agent.test_weights import wheel
 from tests.cli.shell import Shell
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.agent.models import resolution
+from holdfast.agent.models import model_choice
 from holdfast.config import loader, schema
 from holdfast.config.loader import Config, Option, load, load_with_problems
 from holdfast.errors import BadConfig, Invalid
@@ -194,7 +194,7 @@ def test_no_name_that_strangers_may_give_leads_to_a_file(name: str) -> None:
     if loader.is_not_a_file(name):
         for elsewhere in (False, True):
             with suppress(Invalid):
-                spec = resolution.parse_spec(name, elsewhere=elsewhere)
+                spec = model_choice.parse_spec(name, elsewhere=elsewhere)
                 assert spec.runner != "local" or not spec.name
 
 

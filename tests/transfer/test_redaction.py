@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import File, Goal, Message, Raw, Store, Text, Thinking, ToolCall, ToolResult, Usage
 from holdfast.errors import BadQuery, Invalid
-from holdfast.transfer.redact.redactor import MAX_FINDINGS, Redactor
+from holdfast.transfer.redact.export_redactor import MAX_FINDINGS, Redactor
 from holdfast.transfer.redact.secrets import ALL_NAMES, DEFAULT_NAMES, detectors_named
 from holdfast.values import JSON, Provenance, Redaction
 from tests.store_urls import KINDS, place

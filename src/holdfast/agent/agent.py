@@ -16,8 +16,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from holdfast.agent import summarizer
-from holdfast.agent.config import Setup
-from holdfast.agent.context_budget import TokenBudgets
+from holdfast.agent.config import AgentConfig
 from holdfast.agent.events import (
     Event,
     ReplyStored,
@@ -31,6 +30,7 @@ from holdfast.agent.models.protocol import Model
 from holdfast.agent.prompt import current_prompt
 from holdfast.agent.settings import Context, Limits, Prices, Retry
 from holdfast.agent.stream import AgentStream
+from holdfast.agent.token_budgets import TokenBudgets
 from holdfast.agent.tools.function_tools import as_tool
 from holdfast.agent.tools.protocol import Approver, Tool
 from holdfast.aio.session import AsyncSession
@@ -63,7 +63,7 @@ class AsyncAgent:
         `approve` is called before a tool that needs the user's consent. With `titles` the model
         names sessions that have no title, in the background.
         """
-        self._setup = Setup(
+        self._config = AgentConfig(
             model=model,
             tools=_distinct([as_tool(tool) for tool in tools]),
             system=system,
@@ -82,17 +82,17 @@ class AsyncAgent:
     @property
     def model(self) -> Model:
         """The model that the next turn calls."""
-        return self._setup.model
+        return self._config.model
 
     @model.setter
     def model(self, model: Model) -> None:
-        self._setup = msgspec.structs.replace(self._setup, model=model)
+        self._config = msgspec.structs.replace(self._config, model=model)
         self._models.append(model)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         """The agent's tools."""
-        return self._setup.tools
+        return self._config.tools
 
     def stream(
         self,
@@ -113,7 +113,7 @@ class AsyncAgent:
 
         def do() -> Coroutine[Any, Any, None]:
             return run_turns(
-                self._setup,
+                self._config,
                 session,
                 prompt,
                 run_id=run_id,
@@ -156,7 +156,7 @@ class AsyncAgent:
 
     async def window(self, session: AsyncSession) -> Window:
         """Return the window the model would be sent for a session now."""
-        prompt = await current_prompt(self._setup, session)
+        prompt = await current_prompt(self._config, session)
         return prompt.window
 
     async def summarize(self, session: AsyncSession) -> Summarized | None:
@@ -164,9 +164,9 @@ class AsyncAgent:
 
         Agents do this automatically when the history fills most of the model's context.
         """
-        budget = self._setup.budgets.budget_for(self._setup.model, self._setup.context)
-        keep = self._setup.context.keep_recent
-        return await summarizer.summarize(session, self._setup.model, budget, keep)
+        budget = self._config.budgets.budget_for(self._config.model, self._config.context)
+        keep = self._config.context.keep_recent
+        return await summarizer.summarize(session, self._config.model, budget, keep)
 
     async def close(self, *, settle: float = SETTLE_TIMEOUT_S) -> None:
         """Cancel running turns, wait `settle` seconds for background tasks, and close the models.

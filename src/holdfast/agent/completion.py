@@ -18,7 +18,7 @@ from contextlib import aclosing, suppress
 from decimal import Decimal
 from typing import Any, Final, TypeAlias, cast
 
-from holdfast.agent.config import Setup
+from holdfast.agent.config import AgentConfig
 from holdfast.agent.events import (
     ContextShrunk,
     Event,
@@ -67,7 +67,7 @@ class Completion:
 
     def __init__(
         self,
-        setup: Setup,
+        config: AgentConfig,
         turn: AsyncTurn,
         build_prompt: Callable[[], Awaitable[Prompt]],
         emit: Emit,
@@ -77,7 +77,7 @@ class Completion:
         call_ids: set[str],
     ) -> None:
         """`build_prompt` returns the prompt; `call_ids` has the ids of this turn's tool calls."""
-        self._setup = setup
+        self._config = config
         self._turn = turn
         self._build_prompt = build_prompt
         self._emit = emit
@@ -100,7 +100,7 @@ class Completion:
         """
         import stamina  # noqa: PLC0415 - a quarter of the agent's import time
 
-        retry = self._setup.retry
+        retry = self._config.retry
         tries = stamina.retry_context(
             on=self._retry_delay,
             attempts=retry.attempts,
@@ -131,11 +131,11 @@ class Completion:
         after = error.retry_after
         if after is None:
             return True
-        return after if after <= self._setup.retry.longest else False
+        return after if after <= self._config.retry.longest else False
 
     async def _handle_failure(self, error: ModelFailed, attempt: int, wait: float) -> None:
         """Unless this was the last attempt, prepare the next one and emit `Retrying`."""
-        attempts = self._setup.retry.attempts
+        attempts = self._config.retry.attempts
         last = attempt >= attempts or self._retry_delay(error) is False
         if not last:
             await self._prepare_retry()
@@ -152,7 +152,7 @@ class Completion:
 
     async def _prepare_retry(self) -> None:
         """Prepare the next attempt: it continues after the partial text, or starts over."""
-        if self._has_content and self._setup.retry.broken == "continue" and not self._calls:
+        if self._has_content and self._config.retry.broken == "continue" and not self._calls:
             await self._keep_partial()
             self._continuing = True
         elif self._draft is not None:
@@ -223,8 +223,8 @@ class Completion:
 
     async def _shrink_prompt(self, prompt: Prompt, error: ContextTooLong) -> Prompt:
         """Build a smaller prompt than the one the model refused; raise `error` if none is."""
-        setup, sent = self._setup, prompt.window.tokens
-        after = setup.budgets.shrink(setup.model, prompt.budget, sent, error.limit)
+        config, sent = self._config, prompt.window.tokens
+        after = config.budgets.shrink(config.model, prompt.budget, sent, error.limit)
         smaller = await self._build_prompt()
         if smaller.window.tokens >= sent:
             raise error
@@ -232,10 +232,10 @@ class Completion:
         return smaller
 
     async def _call_model(self, prompt: Prompt) -> Message:
-        setup = self._setup
+        config = self._config
         request = ModelRequest(
             window=prompt.window,
-            tools=() if setup.model.tools == "text" else setup.specs,
+            tools=() if config.model.tools == "text" else config.specs,
             max_output=prompt.budget.reply_tokens,
             continuing=self._continuing,
         )
@@ -279,7 +279,7 @@ class Completion:
         """Read, store and emit each delta; discard what arrives after cancellation."""
         reason: StopReason | None = None
         task = asyncio.current_task()
-        async with aclosing(stream_of(self._setup.model, request)) as stream:
+        async with aclosing(stream_of(self._config.model, request)) as stream:
             while True:
                 try:
                     delta = await self._next_delta(stream, silence)
@@ -338,7 +338,7 @@ class Completion:
         if self._stale:
             await self._supersede()
         if self._draft is None:
-            self._draft = self._turn.stream(model=self._setup.model.name)
+            self._draft = self._turn.stream(model=self._config.model.name)
         return self._draft
 
     async def _add_call(self, draft: AsyncDraft, id: str, name: str, arguments: JSON) -> None:
@@ -358,26 +358,26 @@ class Completion:
 
     async def _parse_text_calls(self) -> None:
         """Parse tool calls that the model wrote as text, and add them to the draft."""
-        setup = self._setup
-        if self._calls or not self._text_chunks or setup.model.tools not in {"text", "lenient"}:
+        config = self._config
+        if self._calls or not self._text_chunks or config.model.tools not in {"text", "lenient"}:
             return
         text = "".join(self._text_chunks)
         if len(text) > _MAX_PARSED_CHARS:
             return
-        found = parse_reply(text, [spec.name for spec in setup.specs])
+        found = parse_reply(text, [spec.name for spec in config.specs])
         # A model with native tool calling may be quoting a call as an example.
-        if setup.model.tools == "lenient" and found.text.strip():
+        if config.model.tools == "lenient" and found.text.strip():
             return
         for call in found.calls:
             await self._add_call(await self._open_draft(), "", call.name, call.arguments)
 
     def _cost(self, usage: Usage) -> Decimal | None:
         """Return the cost of a reply; `None` if it is unknown or the price list is invalid."""
-        prices = self._setup.prices
+        prices = self._config.prices
         if prices is None:
             return None
         try:
-            cost = prices(self._setup.model.name, usage)
+            cost = prices(self._config.model.name, usage)
             return None if cost is None else to_cost(cost)
         except Exception:  # noqa: BLE001 - a broken price list must not lose the reply
             return None

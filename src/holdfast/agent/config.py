@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.agent.context_budget import TokenBudgets
 from holdfast.agent.models.protocol import Model, ToolSpec
 from holdfast.agent.settings import Context, Limits, Prices, Retry
+from holdfast.agent.token_budgets import TokenBudgets
 from holdfast.agent.tools.protocol import Approver, Tool
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A model, its tools, and the settings of an agent."""
 
     model: Model

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.agent import goals, session_title, summarizer
 from holdfast.agent.completion import Completion, Emit
-from holdfast.agent.config import Setup
+from holdfast.agent.config import AgentConfig
 from holdfast.agent.events import (
     Event,
     GoalChanged,
@@ -58,7 +58,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_turns(
-    setup: Setup,
+    config: AgentConfig,
     session: AsyncSession,
     prompt: Content | Message | None,
     *,
@@ -72,15 +72,15 @@ async def run_turns(
         raise Invalid("there is nothing to answer: pass a prompt, or enqueue one first.")
     rounds = 0
     while True:
-        turn = _TurnLoop(setup, session, emit, run_in_background)
+        turn = _TurnLoop(config, session, emit, run_in_background)
         await turn.run(user_input, run_id)
         goal = turn.goal
         if goal is None or goal.state != "active":
             return
-        if rounds >= setup.limits.goal_rounds:
+        if rounds >= config.limits.goal_rounds:
             await emit(GoalPaused(goal, f"after {rounds} turns of its own, which is the limit"))
             return
-        if turn.rounds >= setup.limits.rounds:
+        if turn.rounds >= config.limits.rounds:
             await emit(GoalPaused(goal, _OUT_OF_ROUNDS.format(turn.rounds)))
             return
         rounds += 1
@@ -95,9 +95,13 @@ class _TurnLoop:
     """One turn."""
 
     def __init__(
-        self, setup: Setup, session: AsyncSession, emit: Emit, run_in_background: RunInBackground
+        self,
+        config: AgentConfig,
+        session: AsyncSession,
+        emit: Emit,
+        run_in_background: RunInBackground,
     ) -> None:
-        self._setup = setup
+        self._config = config
         self._session = session
         self._emit = emit
         self._run_in_background = run_in_background
@@ -110,8 +114,8 @@ class _TurnLoop:
 
     async def run(self, user_input: Message | None, run_id: str | None) -> None:
         """Open a turn, run it, and end it as sealed, cancelled or failed."""
-        model = self._setup.model.name
-        turn = self._session.turn(wait=self._setup.limits.wait, model=model, run_id=run_id)
+        model = self._config.model.name
+        turn = self._session.turn(wait=self._config.limits.wait, model=model, run_id=run_id)
         state: TurnState = "sealed"
         error: str | None = None
         started = False
@@ -148,10 +152,10 @@ class _TurnLoop:
         self.goal = info.goal
         if not taken:
             return "another turn took the queued input"
-        if info.model != self._setup.model.name:
-            await self._session.update(model=self._setup.model.name)
-        runner = ToolRunner(self._setup, self._session, turn, self._emit, info.cwd or ".")
-        while self.rounds < self._setup.limits.rounds:
+        if info.model != self._config.model.name:
+            await self._session.update(model=self._config.model.name)
+        runner = ToolRunner(self._config, self._session, turn, self._emit, info.cwd or ".")
+        while self.rounds < self._config.limits.rounds:
             self.rounds += 1
             reply = await self._reply(turn)
             if not reply.tool_calls:
@@ -184,15 +188,15 @@ class _TurnLoop:
         info = await self._session.info()
         self.goal = info.goal
         # After the first exchange; if the model fails to make one, after the second.
-        if self._setup.titles and info.title is None and info.turns <= _TITLE_TURNS:
+        if self._config.titles and info.title is None and info.turns <= _TITLE_TURNS:
             self._run_in_background("title", self._make_title())
 
     async def _reply(self, turn: AsyncTurn) -> Message:
         goal = self.goal
-        limits = self._setup.limits
+        limits = self._config.limits
         busy = goal is not None and goal.state == "active" and not limits.idle_in_goal
         completion = Completion(
-            self._setup,
+            self._config,
             turn,
             lambda: self._build_prompt(goal),
             self._emit,
@@ -208,15 +212,15 @@ class _TurnLoop:
 
     async def _build_prompt(self, goal: Goal | None) -> Prompt:
         """Build the prompt, and start a summary in the background if one is due."""
-        setup = self._setup
-        prompt = await build_prompt(setup, self._session, goal)
-        if self.rounds == 1 and summarizer.is_due(prompt.window, prompt.budget, setup.context):
+        config = self._config
+        prompt = await build_prompt(config, self._session, goal)
+        if self.rounds == 1 and summarizer.is_due(prompt.window, prompt.budget, config.context):
             # Keep at most half of the window, so that the summary covers messages before the
             # budget drops them.
-            keep = min(setup.context.keep_recent, max(2, len(prompt.window) // 2))
+            keep = min(config.context.keep_recent, max(2, len(prompt.window) // 2))
             unseen = summarizer.count_dropped(prompt.window)
             coroutine = summarizer.summarize(
-                self._session, setup.model, prompt.budget, keep, unseen=unseen
+                self._session, config.model, prompt.budget, keep, unseen=unseen
             )
             self._run_in_background("summary", coroutine)
         return prompt
@@ -228,7 +232,7 @@ class _TurnLoop:
             self._cost = message.cost + (self._cost or 0)
 
     async def _make_title(self) -> Event | None:
-        title = await session_title.make_title(self._session, self._setup.model)
+        title = await session_title.make_title(self._session, self._config.model)
         return None if title is None else Titled(title)
 
     def _ended(self, turn_id: str, state: TurnState, error: str | None) -> TurnEnded:

@@ -13,11 +13,11 @@ from typing import Final, Literal, TypeAlias
 
 from holdfast import tokens
 from holdfast.agent.completion import complete_once
-from holdfast.agent.context_budget import TokenBudget
 from holdfast.agent.events import Summarized
 from holdfast.agent.models.protocol import Model
 from holdfast.agent.settings import Context
 from holdfast.agent.text_tool_parser import end_of_thinking
+from holdfast.agent.token_budgets import TokenBudget
 from holdfast.agent.tools.quote import quoted
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import ModelFailed, NotFound

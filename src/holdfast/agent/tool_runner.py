@@ -14,7 +14,7 @@ import time
 
 from holdfast.agent.approval import refuse_everything
 from holdfast.agent.completion import Emit, cancel_and_detach
-from holdfast.agent.config import Setup
+from holdfast.agent.config import AgentConfig
 from holdfast.agent.events import ToolEnded, ToolStarted
 from holdfast.agent.tools.function_tools import ToolError, error_output, parse_arguments
 from holdfast.agent.tools.output_limit import shorten
@@ -29,15 +29,15 @@ class ToolRunner:
     """Runs the tools of one turn."""
 
     def __init__(
-        self, setup: Setup, session: AsyncSession, turn: AsyncTurn, emit: Emit, cwd: str
+        self, config: AgentConfig, session: AsyncSession, turn: AsyncTurn, emit: Emit, cwd: str
     ) -> None:
         """Tools work in `cwd`."""
-        self._setup = setup
+        self._config = config
         self._session = session
         self._turn = turn
         self._emit = emit
         self._cwd = cwd
-        self._slots = asyncio.Semaphore(setup.limits.parallel)
+        self._slots = asyncio.Semaphore(config.limits.parallel)
         self._approval_lock = asyncio.Lock()  # One approval request at a time.
 
     async def run(self, calls: tuple[ToolCall, ...]) -> list[Message]:
@@ -55,7 +55,7 @@ class ToolRunner:
             return await self._run_call(call)
 
     async def _run_call(self, call: ToolCall) -> Message:
-        tool = self._setup.tool(call.name)
+        tool = self._config.tool(call.name)
         context = ToolContext(self._session, self._cwd, call)
         if tool is None:
             return await self._refuse(call, self._unknown(call.name))
@@ -84,7 +84,7 @@ class ToolRunner:
             return str(error_output(error).content)
         if what is None:
             return None
-        approve = self._setup.approve or refuse_everything
+        approve = self._config.approve or refuse_everything
         async with self._approval_lock:
             answer = await approve(Ask(context.call, what))
         if answer is True:
@@ -107,12 +107,12 @@ class ToolRunner:
         return message
 
     def _shortened(self, call: ToolCall, output: Output) -> Output:
-        readable = self._setup.tool("read_output") is not None
-        limit = self._setup.limits.tool_output
+        readable = self._config.tool("read_output") is not None
+        limit = self._config.limits.tool_output
         return shorten(output, limit, name=call.name, readable=readable)
 
     def _unknown(self, name: str) -> str:
-        names = ", ".join(tool.name for tool in self._setup.tools) or "none"
+        names = ", ".join(tool.name for tool in self._config.tools) or "none"
         return f"there is no tool {name!r}; there are: {names}"
 
 

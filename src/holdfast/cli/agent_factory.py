@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.agent import Context, Limits, Model, Retry, Tool
-    from holdfast.agent.models.resolution import ModelChoice, ModelRunner, ModelSettings
+    from holdfast.agent.models.model_choice import ModelChoice, ModelRunner, ModelSettings
     from holdfast.agent.prices import Price
     from holdfast.agent.settings import Prices
     from holdfast.agent.tools.protocol import Approver
@@ -137,31 +137,31 @@ def tool_root(cwd: str | None) -> tuple[str, str | None]:
 
 def choose_model(config: Config, spec: str | None = None) -> ModelChoice:
     """Return the model to use, and why: `spec`, else by configuration and environment."""
-    from holdfast.agent.models import resolution
+    from holdfast.agent.models import model_choice
 
     settings = model_settings(config)
     if spec is not None:
-        return resolution.choose(settings, spec)
+        return model_choice.choose(settings, spec)
     named = config.settings.model.name
     if named is None:
-        return resolution.choose(settings)
-    return resolution.choose(settings, named, _choice_reason(config.origin("model.name")))
+        return model_choice.choose(settings)
+    return model_choice.choose(settings, named, _choice_reason(config.origin("model.name")))
 
 
 def build_model(config: Config, choice: ModelChoice) -> Model:
     """Create the model; raise `ModelMissing` with what it needs."""
-    from holdfast.agent.models import resolution
+    from holdfast.agent.models import model_choice
 
-    return resolution.build(choice, model_settings(config))
+    return model_choice.build(choice, model_settings(config))
 
 
 def model_settings(config: Config, environ: Mapping[str, str] = os.environ) -> ModelSettings:
     """Return the settings that models are created with."""
-    from holdfast.agent.models import resolution
+    from holdfast.agent.models import model_choice
 
     model = config.settings.model
     owner = None if config.base_url_model is None else _owner(config.base_url_model, model.base_url)
-    return resolution.ModelSettings(
+    return model_choice.ModelSettings(
         environ=environ,
         base_url=model.base_url,
         api_key_env=model.api_key_env,
@@ -172,9 +172,9 @@ def model_settings(config: Config, environ: Mapping[str, str] = os.environ) -> M
 
 
 def _owner(served: str, base_url: str | None) -> ModelRunner:
-    from holdfast.agent.models import resolution
+    from holdfast.agent.models import model_choice
 
-    return resolution.parse_spec(served, elsewhere=base_url is not None).runner
+    return model_choice.parse_spec(served, elsewhere=base_url is not None).runner
 
 
 def _choice_reason(source: ValueOrigin) -> str:

@@ -66,7 +66,7 @@ from holdfast.transfer.format import (
     message_line,
     to_money,
 )
-from holdfast.transfer.redact.redactor import Redactor, select_detectors
+from holdfast.transfer.redact.export_redactor import Redactor, select_detectors
 from holdfast.values import Damage, ExportReport, Goal, Message, Raw, Review
 
 Progress: TypeAlias = Callable[[int, int], None]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.agent import AsyncAgent, Context, Retry
-from holdfast.agent.models.resolution import ModelChoice
+from holdfast.agent.models.model_choice import ModelChoice
 from holdfast.agent.tools.function_tools import tool
 from holdfast.agent.tools.protocol import Approver
 from holdfast.aio.store import AsyncStore

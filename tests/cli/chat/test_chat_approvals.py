@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import ToolCall
 from holdfast.agent.tools.protocol import Ask
-from holdfast.cli.chat.approvals import Approvals, grant_of, print_request
+from holdfast.cli.chat.approval_prompt import Approvals, grant_of, print_request
 from holdfast.cli.output.screen import PlainScreen
 
 

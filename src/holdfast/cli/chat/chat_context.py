@@ -11,7 +11,7 @@ import importlib
 from typing import Final, Protocol
 
 from holdfast.agent.agent import AsyncAgent
-from holdfast.agent.models.resolution import ModelChoice
+from holdfast.agent.models.model_choice import ModelChoice
 from holdfast.agent.tools.protocol import Approver
 from holdfast.agent.tools.worker_thread import in_thread
 from holdfast.aio.session import AsyncSession

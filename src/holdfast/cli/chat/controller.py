@@ -15,8 +15,8 @@ from holdfast.agent.agent import AsyncAgent
 from holdfast.agent.events import Event, TextDelta, ThinkingDelta, UserSaid
 from holdfast.agent.tools.protocol import Ask
 from holdfast.aio.session import AsyncSession
-from holdfast.cli.chat import approvals, resume_banner, slash_commands
-from holdfast.cli.chat.approvals import Approvals
+from holdfast.cli.chat import approval_prompt, resume_banner, slash_commands
+from holdfast.cli.chat.approval_prompt import Approvals
 from holdfast.cli.chat.chat_context import ChatContext
 from holdfast.cli.chat.turn_view import TurnView
 from holdfast.cli.errors import what_happened
@@ -312,7 +312,7 @@ class ChatController:
 
     def _show_request(self, ask: Ask) -> None:
         self.turn_view.print_finished()
-        approvals.print_request(self.out, ask)
+        approval_prompt.print_request(self.out, ask)
         self.view.show()
 
     async def _ask(self, label: str) -> str | None:

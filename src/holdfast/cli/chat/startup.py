@@ -10,7 +10,7 @@ from typing import Final
 
 import holdfast
 from holdfast.agent.agent import AsyncAgent
-from holdfast.agent.models.resolution import ModelChoice
+from holdfast.agent.models.model_choice import ModelChoice
 from holdfast.agent.tools.protocol import Approver
 from holdfast.aio.store import AsyncStore
 from holdfast.cli import agent_factory

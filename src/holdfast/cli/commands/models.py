@@ -19,7 +19,7 @@ from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Column, Screen, screen
 
 if TYPE_CHECKING:
-    from holdfast.agent.models.resolution import ModelChoice, ModelStatus
+    from holdfast.agent.models.model_choice import ModelChoice, ModelStatus
     from holdfast.agent.models.weights import Progress, Weights
 
 
@@ -48,11 +48,11 @@ def models(*, what: str, name: str | None, store: str | None, as_json: bool) -> 
 
 def _list(store: str | None, *, as_json: bool) -> None:
     from holdfast.agent import prices
-    from holdfast.agent.models import resolution
+    from holdfast.agent.models import model_choice
 
     config = agent_factory.load_config(agent_factory.AgentOptions(store=store))
     chosen = agent_factory.choose_model(config)
-    found = resolution.list_models(agent_factory.model_settings(config), chosen.spec)
+    found = model_choice.list_models(agent_factory.model_settings(config), chosen.spec)
     if as_json:
         rows = [
             {"spec": one.spec, "about": one.about, "ready": one.ready, "needs": one.needs}

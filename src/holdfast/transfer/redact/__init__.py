@@ -6,5 +6,6 @@ secret is replaced by a mark such as `[redacted: openai key]`; the text around i
 1. `plausibility`: whether a candidate with the shape of a secret is one;
 2. `key_patterns`, `context_patterns`: the detectors, built by the functions of `detector`;
 3. `secrets`: finds the secrets in a text, fast for text without any;
-4. `message`: redacts a whole message and lists the findings for a review.
+4. `message`: redacts a whole message and lists the findings for a review;
+5. `export_redactor`: redacts the lines of an export.
 """
