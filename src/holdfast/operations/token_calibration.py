@@ -24,7 +24,7 @@ LOOKBACK_MESSAGES: Final = 8  # how many messages back the previous reply is sea
 _NOT_COMPARABLE: Final = frozenset({"damaged", "erased"})
 _MIN_ESTIMATED_TOKENS: Final = 500  # estimated tokens, below which there is no factor
 _STEPS_PER_UNIT: Final = 50
-_LEAST, _MOST = 0.5, 3.0
+_MIN_FACTOR, _MAX_FACTOR = 0.5, 3.0
 
 
 def reported_usage(message: Message) -> Usage | None:
@@ -72,7 +72,7 @@ def _compare_reply(usage: Usage, message: Message) -> MeasuredTokens:
 
 def _is_plausible(counted: int, estimated: int) -> bool:
     """Return whether both counts may be of the same text."""
-    return _LEAST * estimated <= counted <= _MOST * estimated and estimated > 0
+    return _MIN_FACTOR * estimated <= counted <= _MAX_FACTOR * estimated and estimated > 0
 
 
 def correction_factor(measured: MeasuredTokens) -> float:
@@ -80,4 +80,4 @@ def correction_factor(measured: MeasuredTokens) -> float:
     if measured.estimated < _MIN_ESTIMATED_TOKENS:
         return 1.0
     exact = measured.counted / measured.estimated
-    return min(_MOST, max(_LEAST, round(exact * _STEPS_PER_UNIT) / _STEPS_PER_UNIT))
+    return min(_MAX_FACTOR, max(_MIN_FACTOR, round(exact * _STEPS_PER_UNIT) / _STEPS_PER_UNIT))

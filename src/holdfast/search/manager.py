@@ -44,9 +44,8 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 _live: weakref.WeakSet[IndexManager] = weakref.WeakSet()
 _forking: list[IndexManager] = []
-_QUICK_CATCH_UP_S: Final = (
-    0.25  # how long a search may bring the index up to date before it queries it
-)
+# How long a search may bring the index up to date before it queries it.
+_QUICK_CATCH_UP_S: Final = 0.25
 _LOCK_TIMEOUT_S: Final = 5.0  # how long an erasure waits for other writers, and a fork for searches
 _MAX_FAILURES: Final = 3
 _INDEX_ERRORS: Final = (IndexInvalid, IndexUnavailable, IndexStale, OSError)

@@ -24,7 +24,7 @@ from holdfast.storage.protocol import HeadRow, MessageRow
 _MAX_SESSIONS: Final = 1_000
 MAX_TAIL_MESSAGES: Final = 8  # messages
 _MAX_TAIL_BYTES: Final = 32_000  # bytes
-_NEEDED, _MOST_NEEDED = 2, 64
+_MIN_CONFIRMATIONS, _MAX_CONFIRMATIONS = 2, 64
 
 
 class CachedHead(NamedTuple):
@@ -80,21 +80,23 @@ class HeadCache:
         `checked_out` is the entry that the write used, if it was optimistic.
         """
         known = checked_out or self._entries.get(before.session)
-        tail, steady, needed = tuple(added), 0, _NEEDED
+        tail, confirmations, required = tuple(added), 0, _MIN_CONFIRMATIONS
         if known is not None:
-            needed = known.required if checked_out is None else max(_NEEDED, known.required - 1)
+            required = known.required
+            if checked_out is not None:
+                required = max(_MIN_CONFIRMATIONS, required - 1)
             if known.head == before:
-                tail, steady = (*known.tail, *added), known.confirmations + 1
+                tail, confirmations = (*known.tail, *added), known.confirmations + 1
         tail = _tail_of(tail) if before.branch == after.branch else ()
         if tail and tail[-1].seq != after.seq:
             tail = ()
-        self.release(CachedHead(after, tail, server_time, steady, needed))
+        self.release(CachedHead(after, tail, server_time, confirmations, required))
 
     def invalidate(self, entry: CachedHead) -> None:
         """Return an entry that was stale: twice as many confirmations are required from now on."""
         known = self._entries.get(entry.head.session, entry)
-        needed = min(2 * max(known.required, entry.required), _MOST_NEEDED)
-        self.release(CachedHead(entry.head, (), None, 0, needed))
+        required = min(2 * max(known.required, entry.required), _MAX_CONFIRMATIONS)
+        self.release(CachedHead(entry.head, (), None, 0, required))
 
     def release(self, entry: CachedHead) -> None:
         """Add an entry, or return one that was checked out and not used."""

@@ -17,7 +17,7 @@ from holdfast.store import Store
 from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import File, Hit, Message, Text, Thinking, ToolCall
 
-_MOST = 1000
+_MAX_HITS = 1000
 _SOME = 10
 _LARGE = "filler " * 20_000
 
@@ -336,9 +336,9 @@ class SearchTests(StoreFixtures):
     def test_search_at_most_a_thousand(self, store: Store, session: Session) -> None:
         """Of more matches only the newest thousand are ranked."""
         session.append(*(Message.user("red", id=str(number)) for number in range(1200)))
-        found = _found(store, "red", session=session.id, limit=_MOST)
+        found = _found(store, "red", session=session.id, limit=_MAX_HITS)
         assert {int(str(id)) for id in found} == set(range(200, 1200))
-        assert _only(store, "red").more == _MOST - 1
+        assert _only(store, "red").more == _MAX_HITS - 1
 
     # ---------------------------------------------------------------------------- index and seam
 
