@@ -285,7 +285,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "count_of_turn": (_N, 1, 4, 1),
     "put_message": (_N, 1, 8, 0, False, b"body"),
     "blob": ("5",),
-    "weight_of_blobs": (_N,),
+    "size_of_blobs": (_N,),
     "drop_blob_uses": (_N, 1, 1, 1),
     "drop_unused_blobs": (["5"],),
     "turn": (_N, 1),
