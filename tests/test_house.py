@@ -1,7 +1,7 @@
-"""The house stays findable: nouns as module names, one thing per name, plain words.
+"""Naming and language rules: nouns as module names, one meaning per name, plain technical words.
 
-Few rules, each of which a newcomer would otherwise notice first. What reads well cannot be tested;
-what has no place here can.
+Whether a sentence reads well cannot be tested. These rules catch what can: gerunds, repeated names,
+words of the former private vocabulary, and docstrings that do not state what a function does.
 """
 
 from __future__ import annotations

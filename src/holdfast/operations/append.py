@@ -1,4 +1,4 @@
-"""The append path: every message of a session is stored here, in one transaction.
+"""The append path: every message but an imported one is stored here, in one transaction.
 
 An append checks the expected head, drops messages whose ids are already stored, inserts the rest
 after the head and advances the head row. That row carries counts, usage, preview and activity, so
