@@ -38,7 +38,7 @@ from holdfast.agent.models.protocol import (
 )
 from holdfast.agent.models.surrogates import SurrogateJoiner
 from holdfast.errors import BadConfig, ContextTooLong, ModelFailed, ModelMissing
-from holdfast.formats import openai_chat
+from holdfast.formats import openai as shape
 from holdfast.testing import legality
 from holdfast.values import JSON, Message, Part, Text, ToolCall, Usage, Window
 from tests.agent.wire import CUT, STAY, Answer, Wire, hear, refused, sse
@@ -322,7 +322,7 @@ def test_fields_that_a_server_wants_to_see_again_are_sent_again() -> None:
         chunk({}, "tool_calls"),
         own=own,
     )
-    sent = openai_chat.encode(Message(role="assistant", parts=parts_of(deltas)))
+    sent = shape.encode(Message(role="assistant", parts=parts_of(deltas)))
     plain = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert sent["reasoning_content"] == "let me see"
     assert sent["tool_calls"] == [{**plain, "extra_content": signed}]

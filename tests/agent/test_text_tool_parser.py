@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.agent.models.protocol import ToolSpec
 from holdfast.agent.text_tool_parser import UNREADABLE_CALL, ParsedReply, TextCall, parse_reply
 from holdfast.agent.text_tools import CLOSING, OPENING, describe_tools, to_text_messages
-from holdfast.formats import openai_chat
+from holdfast.formats import openai
 from holdfast.validation import check_message
 from holdfast.values import JSON, Message, ToolCall
 
@@ -200,7 +200,7 @@ def test_nothing_raises_and_whatever_is_found_can_be_stored(text: str) -> None:
     found = parse_reply(text, NAMES)
     parts = [ToolCall("c", call.name, call.arguments) for call in found.calls]
     message = Message.assistant(found.text, tool_calls=parts)
-    assert openai_chat.encode_all(message)
+    assert openai.encode_all(message)
     assert found.calls or found.text == text
     check_message(message)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from holdfast.errors import BadMessage
 from holdfast.formats import anthropic as shape
-from holdfast.formats import gemini, openai_chat
+from holdfast.formats import gemini, openai
 from holdfast.testing.legality import problems
 from holdfast.values import JSON, File, Message, Raw, Text, Thinking, ToolCall, ToolResult, Usage
 from tests.formats.stored import stored
@@ -656,7 +656,7 @@ def test_a_system_message_that_became_a_users_is_one() -> None:
 _Decode: TypeAlias = Callable[[Mapping[str, JSON]], Message]
 _ELSEWHERE: list[tuple[_Decode, list[dict[str, JSON]]]] = [
     (
-        openai_chat.decode,
+        openai.decode,
         [
             {"role": "user", "content": "Weather?"},
             {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from holdfast.errors import BadMessage
-from holdfast.formats import anthropic, openai_chat
+from holdfast.formats import anthropic, openai
 from holdfast.formats import gemini as shape
 from holdfast.testing.legality import problems
 from holdfast.values import JSON, File, Message, Raw, Text, Thinking, ToolCall, ToolResult
@@ -450,7 +450,7 @@ def test_a_note_whose_part_is_gone_is_not_used() -> None:
 _Decode: TypeAlias = Callable[[Mapping[str, JSON]], Message]
 _ELSEWHERE: list[tuple[_Decode, list[dict[str, JSON]]]] = [
     (
-        openai_chat.decode,
+        openai.decode,
         [
             {"role": "user", "content": "Weather?"},
             {

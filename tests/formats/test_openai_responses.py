@@ -16,9 +16,10 @@ from openai.types.responses import Response
 
 from holdfast import codec
 from holdfast.errors import BadMessage
-from holdfast.formats import openai_chat
+from holdfast.formats import openai
 from holdfast.formats.common import write_arguments
-from holdfast.formats.openai_responses import SOURCE, decode, encode
+from holdfast.formats.openai_items import SOURCE
+from holdfast.formats.openai_responses import decode, encode
 from holdfast.values import (
     JSON,
     File,
@@ -626,7 +627,7 @@ def test_a_chat_goes_on_as_responses() -> None:
         },
         {"role": "tool", "tool_call_id": "c", "content": "1"},
     ]
-    items = [item for message in chat for item in encode(openai_chat.decode(message))]
+    items = [item for message in chat for item in encode(openai.decode(message))]
     assert items == [
         {
             "role": "user",
@@ -642,7 +643,7 @@ def test_a_chat_goes_on_as_responses() -> None:
 
 def test_reasoning_stays_where_it_can_be_read() -> None:
     message = decode(ITEMS["reasoning, encrypted"])
-    assert openai_chat.encode(message) == {"role": "assistant", "content": ""}
+    assert openai.encode(message) == {"role": "assistant", "content": ""}
 
 
 def test_a_message_whose_text_is_gone_is_none() -> None:

@@ -5,7 +5,7 @@ with; for every other provider a window of them is valid.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +18,8 @@ from openai.types.responses import ResponseInputItemParam
 from pydantic import BaseModel, TypeAdapter
 
 import holdfast
-from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
+from holdfast.formats import openai
+from holdfast.formats.registry import format_of
 from holdfast.testing.legality import problems
 from holdfast.values import JSON, Message, Provider, Window
 from tests.formats import record
@@ -30,18 +31,6 @@ NAMES = sorted(record.files())
 each_conversation = pytest.mark.parametrize("name", NAMES)
 each_provider = pytest.mark.parametrize("provider", get_args(Provider))
 
-_DECODE: dict[str, Callable[[dict[str, JSON]], Message]] = {
-    "anthropic": anthropic.decode,
-    "gemini": gemini.decode,
-    "openai": openai_chat.decode,
-    "openai-responses": openai_responses.decode,
-}
-_ENCODE: dict[str, Callable[[Message], Items]] = {
-    "anthropic": lambda message: [anthropic.encode(message)],
-    "gemini": lambda message: [gemini.encode(message)],
-    "openai": openai_chat.encode_all,
-    "openai-responses": openai_responses.encode,
-}
 _TYPES: dict[str, TypeAdapter[Any]] = {
     "anthropic": TypeAdapter(MessageParam),
     "gemini": TypeAdapter(genai.Content),
@@ -69,7 +58,7 @@ def _walked(value: object) -> object:
 def _window(tmp_path: Path, name: str, provider: Provider, *, joined: bool = False) -> Window:
     """Store a conversation in a file, open it anew, and ask for a window."""
     held_on, items = _recorded(name)
-    messages = [_DECODE[held_on](item) for item in items]
+    messages = [format_of(held_on).decode(item) for item in items]
     with holdfast.open(tmp_path / "store.db") as store:
         store.session("held").append(*(_in_turns(messages) if joined else messages))
     with holdfast.open(tmp_path / "store.db") as store:
@@ -116,9 +105,10 @@ def test_the_packages_take_them(name: str) -> None:
 @each_conversation
 def test_formats_give_them_back_deep_equal(name: str) -> None:
     provider, items = _recorded(name)
+    shape = format_of(provider)
     for item in items:
         before = json.dumps(item)
-        assert _ENCODE[provider](_DECODE[provider](item)) == [item]
+        assert shape.encode(shape.decode(item)) == [item]
         assert json.dumps(item) == before
 
 
@@ -208,13 +198,13 @@ def test_a_window_that_is_stored_and_sent_again_says_an_error_once(tmp_path: Pat
     window = _window(tmp_path, "anthropic_thinking.json", "openai")
     with holdfast.open(tmp_path / "store.db") as store:
         again = store.session("again")
-        again.append(*(openai_chat.decode(item) for item in window.messages))
+        again.append(*(openai.decode(item) for item in window.messages))
         assert again.window(provider="openai").messages == window.messages
 
 
 _messages = st.sampled_from(
     [
-        _DECODE[provider](item)
+        format_of(provider).decode(item)
         for provider, makers in record.CONVERSATIONS.items()
         for make in makers
         for item in make()

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, TypedDict
 
 import msgspec
 
-from holdfast.formats import anthropic, openai_chat, openai_responses
+from holdfast.formats import anthropic, openai, openai_responses
 from holdfast.session import Session
 from holdfast.values import JSON, File, Message, Part, Raw, Text, Thinking, ToolCall, ToolResult
 
@@ -926,7 +926,7 @@ _CUSTOM_CALL: Final[dict[str, JSON]] = {
     "name": "plan",
     "input": "TO oslo",
 }
-_OLD_CALL: Final = openai_chat.decode(
+_OLD_CALL: Final = openai.decode(
     {
         "role": "assistant",
         "content": None,
@@ -997,7 +997,7 @@ _TOGETHER: Final = (
         (
             _user("one"),
             _OLD_CALL,
-            openai_chat.decode({"role": "function", "name": "look", "content": "mine"}),
+            openai.decode({"role": "function", "name": "look", "content": "mine"}),
             _user("two"),
             msgspec.structs.replace(_OLD_CALL, id="again"),
             _user("three"),
@@ -1009,7 +1009,7 @@ _TOGETHER: Final = (
         "a refusal",
         (
             _user("one"),
-            openai_chat.decode({"role": "assistant", "content": None, "refusal": "I will not."}),
+            openai.decode({"role": "assistant", "content": None, "refusal": "I will not."}),
             _user("two"),
         ),
         has=("one", "two"),

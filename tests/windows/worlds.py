@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from holdfast import Message, Session, Store, ToolCall
 from holdfast.errors import BadQuery, IdConflict, MessageNotFound, SessionBusy
-from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
+from holdfast.formats import anthropic, gemini, openai, openai_responses
 from holdfast.storage.memory import MemoryBackend
 from holdfast.storage.postgres.backend import PostgresBackend
 from holdfast.testing.conformance.fixtures import SetClock
@@ -363,7 +363,7 @@ _FROM_GEMINI: Final[list[dict[str, JSON]]] = [
 ]
 _foreign = st.sampled_from(
     [
-        *map(openai_chat.decode, _FROM_OPENAI),
+        *map(openai.decode, _FROM_OPENAI),
         *map(openai_responses.decode, _FROM_RESPONSES),
         *map(anthropic.decode, _FROM_ANTHROPIC),
         *map(gemini.decode, _FROM_GEMINI),

@@ -16,18 +16,34 @@ A message from another provider is encoded as far as this format allows:
   message decoded from this format is sent as one: not every model accepts the role.
 
 `content` is a list of blocks, except for a user message of a single text: then it is that text.
+
+In a window, the result of a server tool follows its call in the same message, and every such call
+has a result, except at the very end, where the server may continue; thinking is allowed only at the
+beginning of a message, counting only blocks that can be sent; a result flagged as an error holds
+text only, so an error with an image is marked in its text instead.
 """
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, get_args
+
+import msgspec
 
 from holdfast.errors import BadMessage
-from holdfast.formats.common import breadcrumb, copied, from_base64, mime_of
-from holdfast.formats.passthrough import (
+from holdfast.formats.common import (
+    ERROR_MARK,
     JSONObject,
+    breadcrumb,
+    copied,
+    filter_parts,
+    from_base64,
+    mime_of,
+    with_error_mark,
+)
+from holdfast.formats.passthrough import (
     MessageNote,
     PartNote,
     arguments_of,
@@ -41,11 +57,13 @@ from holdfast.formats.passthrough import (
     with_notes,
     with_role_label,
 )
+from holdfast.formats.registry import Format
 from holdfast.values import (
     JSON,
     File,
     Message,
     Part,
+    Provider,
     Raw,
     Role,
     Text,
@@ -61,11 +79,16 @@ _ROLES: Final[dict[str, Role]] = {"assistant": "assistant", "system": "system", 
 _IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 _PDF: Final = "application/pdf"
 _PLAIN: Final = "text/plain"
-_OTHERS: Final = frozenset({"gemini", "openai", "openai-responses"})
+_OTHERS: Final = frozenset(get_args(Provider)) - {SOURCE}
 _BLANK: Final[JSONObject] = {"type": "text"}
 # The two encodings of content that is a single text.
 _STRING: Final = "string"
 _BLOCKS: Final = "blocks"
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
+_SERVER_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
+_SERVER_RESULT_SUFFIX: Final = "_tool_result"
+# The text of a message of which nothing else can be sent.
+_INTERRUPTED_TEXT: Final = "[interrupted]"
 
 
 # -------------------------------------------------------------------------------------- decoding
@@ -339,3 +362,119 @@ def _document_source(mime: str, data: bytes, *, noted: bool) -> JSONObject | Non
 
 def _base64_source(mime: str, data: bytes) -> JSONObject:
     return {"type": "base64", "media_type": mime, "data": b64encode(data).decode("ascii")}
+
+
+# ------------------------------------------------------------------------------- rules of a window
+
+
+def _make_compatible(messages: Sequence[Message]) -> list[Message]:
+    last = len(messages) - 1
+    return [
+        _drop_misplaced_thinking(_drop_unpaired_server_tools(message, is_last=at == last))
+        if message.role == "assistant"
+        else message.with_parts([*map(_with_valid_error_flag, message.parts)])
+        for at, message in enumerate(messages)
+    ]
+
+
+def _with_valid_error_flag(part: Part) -> Part:
+    """Mark an error that holds more than text in its text instead of by the flag."""
+    if not isinstance(part, ToolResult) or not part.error:
+        return part
+    kinds = _result_block_types(part)
+    if not kinds:
+        return msgspec.structs.replace(part, content=ERROR_MARK)
+    return (
+        part if kinds == {"text"} else msgspec.structs.replace(with_error_mark(part), error=False)
+    )
+
+
+def _result_block_types(result: ToolResult) -> set[str]:
+    """Return the types of the blocks that a result is encoded as."""
+    match encode(Message(role="tool", parts=(result,))):
+        case {"content": [{"content": str()}]}:
+            return {"text"}
+        case {"content": [{"content": list(blocks)}]}:
+            return {str(block["type"]) for block in blocks if isinstance(block, dict)}
+    return set()
+
+
+def _drop_unpaired_server_tools(message: Message, *, is_last: bool) -> Message:
+    """Omit results of server tools without their calls, and calls without results."""
+    called: set[str] = set()
+    answered: set[str] = set()
+    kept: list[Part] = []
+    for part in message.parts:
+        block = _own_block(part)
+        if (call := _server_call_id(block)) is not None:
+            called.add(call)
+        elif (answer := _server_result_id(block)) is not None:
+            if answer not in called - answered:
+                continue
+            answered.add(answer)
+        kept.append(part)
+    waiting = called - answered if not is_last else set[str]()
+    parts = [part for part in kept if _server_call_id(_own_block(part)) not in waiting]
+    if len(parts) < len(message.parts) and not _has_valid_ending(parts):
+        parts.append(Text(_INTERRUPTED_TEXT))
+    return message.with_parts(parts)
+
+
+def _has_valid_ending(parts: Sequence[Part]) -> bool:
+    """True if the last piece may end a message: there is one, and it is not thinking."""
+    pieces = [part for part in parts if not isinstance(part, Raw) or _own_block(part)]
+    if not pieces or isinstance(pieces[-1], Thinking):
+        return False
+    return _own_block(pieces[-1]).get("type") != "redacted_thinking"
+
+
+def _drop_misplaced_thinking(message: Message) -> Message:
+    """Omit all thinking from a message whose encoded form does not begin with it."""
+    if not any(map(_is_thinking, message.parts)):
+        return message
+    kinds = _block_types(message)
+    if _THINKING.isdisjoint(kinds) or kinds[0] in _THINKING:
+        return message
+    return message.with_parts(filter_parts(message.parts, lambda part: not _is_thinking(part)))
+
+
+def _block_types(message: Message) -> list[str]:
+    """Return the types of the blocks that a message is encoded as, in order."""
+    blocks = encode(message)["content"]
+    if not isinstance(blocks, list):
+        return []
+    return [str(block["type"]) for block in blocks if isinstance(block, dict)]
+
+
+def _is_thinking(part: Part) -> bool:
+    return isinstance(part, Thinking) or _own_block(part).get("type") in _THINKING
+
+
+def _own_block(part: Part) -> JSONObject:
+    own = isinstance(part, Raw) and part.source == SOURCE
+    return (verbatim_piece(part) or {}) if own and isinstance(part, Raw) else {}
+
+
+def _server_call_id(block: JSONObject) -> str | None:
+    return str(block.get("id")) if block.get("type") in _SERVER_CALLS else None
+
+
+def _server_result_id(block: JSONObject) -> str | None:
+    is_answer = str(block.get("type", "")).endswith(_SERVER_RESULT_SUFFIX)
+    return str(block.get("tool_use_id")) if is_answer else None
+
+
+FORMAT: Final = Format(
+    provider=SOURCE,
+    encode=lambda message: [encode(message)],
+    decode=decode,
+    has_content=lambda item: bool(item.get("content")),
+    is_thinking=lambda block: block.get("type") in _THINKING,
+    make_compatible=_make_compatible,
+    encode_system=lambda text: text,
+    alternates_roles=True,
+    errors_in_text=False,
+    call_id=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
+    tool_name=re.compile(r"[a-zA-Z0-9_-]+"),
+    max_name_chars=128,
+)

@@ -1,4 +1,4 @@
-"""Helpers for all provider formats: files in base64, arguments as JSON text, breadcrumbs.
+"""Helpers for all provider formats: files in base64, arguments as JSON text, notes, error marks.
 
 A value is parsed only if writing it gives the same text again. Text that would not survive (a data
 URL with parameters, JSON with spaces) is kept unchanged, so that storing a message alters nothing.
@@ -9,10 +9,16 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NoReturn, TypeAlias
 
-from holdfast.values import JSON, File
+import msgspec
+
+from holdfast.values import JSON, File, Part, Raw, Text, ToolResult
+
+JSONObject: TypeAlias = dict[str, JSON]
+
+ERROR_MARK: Final = "[error]"
 
 _MIMES: Final = {
     "gif": "image/gif",
@@ -27,6 +33,10 @@ _MIMES: Final = {
 }
 _ALIASES: Final = {"image/jpg": "image/jpeg", "audio/mp3": "audio/mpeg", "audio/x-wav": "audio/wav"}
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,", re.ASCII)
+# Results that already read as errors; those in brackets are Holdfast's own texts.
+_ERROR_TEXT: Final = re.compile(
+    r"\s*(?:error\b|\[(?:error|failed|interrupted|not run|no result)\b)", re.IGNORECASE
+)
 # The store's limits for JSON; arguments beyond them stay text.
 _MAX_DEPTH: Final = 190
 _MAX_DIGITS: Final = 2400
@@ -133,3 +143,49 @@ def _deeper(value: JSON, depth: int) -> bool:
         return False
     inside: Sequence[JSON] = list(value.values()) if isinstance(value, dict) else value
     return depth == 0 or any(_deeper(inner, depth - 1) for inner in inside)
+
+
+# ------------------------------------------------------------------------------ provider-only parts
+
+
+def filter_parts(parts: Iterable[Part], stays: Callable[[Part], bool]) -> tuple[Part, ...]:
+    """Return the parts for which `stays` is true; a part's note goes with it."""
+    kept: list[Part] = []
+    omitted = False
+    for part in parts:
+        if has_raw_key(part, "part"):
+            if not omitted:
+                kept.append(part)
+            continue
+        omitted = not stays(part)
+        if not omitted:
+            kept.append(part)
+    return tuple(kept)
+
+
+def has_raw_key(part: Part, of: str) -> bool:
+    """True if this is a provider's `Raw` part with this key: `part` or `fields` for a note."""
+    return isinstance(part, Raw) and isinstance(part.data, dict) and of in part.data
+
+
+def raw_object(part: Raw, key: str) -> JSONObject | None:
+    """Return the object that a `Raw` part keeps under this key; None if there is none."""
+    value = part.data.get(key) if isinstance(part.data, dict) else None
+    return value if isinstance(value, dict) else None
+
+
+# ----------------------------------------------------------------------------------- error results
+
+
+def with_error_mark(result: ToolResult) -> ToolResult:
+    """Prefix a result's text with the error mark, unless it already reads as an error."""
+    if _ERROR_TEXT.match(result.text):
+        return result
+    if isinstance(result.content, str):
+        return msgspec.structs.replace(result, content=f"{ERROR_MARK} {result.content}")
+    pieces = list(result.content)
+    for at, piece in enumerate(pieces):
+        if isinstance(piece, Text):
+            pieces[at] = Text(f"{ERROR_MARK} {piece.text}")
+            return msgspec.structs.replace(result, content=tuple(pieces))
+    return msgspec.structs.replace(result, content=(Text(ERROR_MARK), *pieces))

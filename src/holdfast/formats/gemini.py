@@ -22,20 +22,24 @@ A message from another provider is encoded as far as this format allows:
   `{"error": text}`, and its files become parts of the response;
 * a result without a function name takes it from `names` (call id to name), else it is `unknown`;
 * a system message or a summary becomes a user content that begins with a label.
+
+In a window, a response has an id if and only if its call has one.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from holdfast.errors import BadMessage
-from holdfast.formats.common import breadcrumb, copied, from_base64, mime_of
+from holdfast.formats.common import JSONObject, breadcrumb, copied, from_base64, mime_of
 from holdfast.formats.passthrough import (
-    JSONObject,
     MessageNote,
     PartNote,
     arguments_of,
@@ -50,6 +54,7 @@ from holdfast.formats.passthrough import (
     with_notes,
     with_role_label,
 )
+from holdfast.formats.registry import Format
 from holdfast.values import (
     JSON,
     File,
@@ -340,3 +345,56 @@ def _encode_file(file: File, kinds: Sequence[str], note: PartNote | None) -> JSO
         return None
     write = urlsafe_b64encode if note and note.form == _URLSAFE else b64encode
     return {"inlineData": {"mimeType": mime, "data": write(file.data).decode("ascii")}}
+
+
+# ------------------------------------------------------------------------------- rules of a window
+
+
+def _make_compatible(messages: Sequence[Message]) -> list[Message]:
+    """Send a response with an id if and only if its call is sent with one."""
+    without_id = {
+        part.id
+        for message in messages
+        for part, note in with_notes(SOURCE, message.parts)
+        if isinstance(part, ToolCall) and note is not None and note.made.get("id") == part.id
+    }
+    return [
+        message.with_parts([*_with_ids(message.parts, without_id)])
+        if message.tool_results
+        else message
+        for message in messages
+    ]
+
+
+def _with_ids(parts: Sequence[Part], without_id: set[str]) -> Iterable[Part]:
+    for part, note in with_notes(SOURCE, parts):
+        yield part
+        if not isinstance(part, ToolResult):
+            changed = note
+        else:
+            changed = _with_id(part, note or PartNote(kind_of(part), {}), without_id)
+        if changed is not None and (note is not None or changed.made):
+            yield to_raw(SOURCE, changed)
+
+
+def _with_id(result: ToolResult, note: PartNote, without_id: set[str]) -> PartNote:
+    made = {key: value for key, value in note.made.items() if key != "id"}
+    if result.call_id in without_id:
+        made["id"] = result.call_id
+    return msgspec.structs.replace(note, made=made)
+
+
+FORMAT: Final = Format(
+    provider=SOURCE,
+    encode=lambda message: [encode(message)],
+    decode=decode,
+    has_content=lambda item: bool(item.get("parts")),
+    is_thinking=lambda piece: piece.get("thought") is True,
+    make_compatible=_make_compatible,
+    encode_system=lambda text: {"parts": [{"text": text}]},
+    alternates_roles=True,
+    errors_in_text=False,
+    call_id=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
+    tool_name=re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]*"),
+    max_name_chars=64,
+)

@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
-from holdfast.formats.common import copied, from_base64, mime_of, to_base64
+from holdfast.formats.common import JSONObject, copied, from_base64, mime_of, to_base64
 from holdfast.values import JSON, File, Part, Raw, Text, Thinking
 
-JSONObject: TypeAlias = dict[str, JSON]
 Noted: TypeAlias = tuple[Part, JSONObject]
 Piece: TypeAlias = Text | File | Raw
 
@@ -138,12 +137,6 @@ def _remove(target: JSONObject, path: str) -> None:
         inner = inner.get(key) if isinstance(inner, dict) else None
     if isinstance(inner, dict) and last in _REMOVABLE:
         inner.pop(last, None)
-
-
-def raw_object(part: Raw, key: str) -> JSONObject | None:
-    """Return the object that a `Raw` part keeps under this key; None if there is none."""
-    value = part.data.get(key) if isinstance(part.data, dict) else None
-    return value if isinstance(value, dict) else None
 
 
 # ----------------------------------------------------------------------------------------- audio

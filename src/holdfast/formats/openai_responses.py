@@ -18,25 +18,28 @@ system message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.errors import BadMessage
 from holdfast.formats.common import (
+    JSONObject,
     breadcrumb,
     copied,
     from_base64,
     from_data_url,
     mime_of,
     name_of,
+    raw_object,
     read_arguments,
     to_base64,
     to_data_url,
     write_arguments,
 )
+from holdfast.formats.openai_items import SOURCE, make_compatible
 from holdfast.formats.openai_passthrough import (
     IMAGES,
-    JSONObject,
     Noted,
     Piece,
     from_audio,
@@ -44,10 +47,10 @@ from holdfast.formats.openai_passthrough import (
     merge_note,
     message_note,
     part_note,
-    raw_object,
     to_audio,
     with_notes,
 )
+from holdfast.formats.registry import Format
 from holdfast.values import (
     JSON,
     File,
@@ -60,8 +63,6 @@ from holdfast.values import (
     ToolCall,
     ToolResult,
 )
-
-SOURCE: Final = "openai-responses"
 
 _ROLES: Final[dict[str, Role]] = {
     "assistant": "assistant",
@@ -410,3 +411,27 @@ def _write_file(file: File, kind: str, *, bare: bool = False) -> JSONObject:
         return {"type": "input_image", "image_url": to_data_url(file), "detail": "auto"}
     data = to_base64(file) if bare else to_data_url(file)
     return {"type": "input_file", "filename": name_of(file), "file_data": data}
+
+
+# ------------------------------------------------------------------------------- rules of a window
+
+
+def _has_content(item: JSONObject) -> bool:
+    return bool(item.get("content")) or item.get("type", "message") != "message"
+
+
+FORMAT: Final = Format(
+    provider=SOURCE,
+    encode=encode,
+    decode=decode,
+    has_content=_has_content,
+    is_thinking=lambda item: item.get("type") == "reasoning",
+    make_compatible=make_compatible,
+    encode_system=None,
+    alternates_roles=False,
+    errors_in_text=True,
+    call_id=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
+    tool_name=re.compile(r"[a-zA-Z0-9_-]+"),
+    max_name_chars=64,
+    item_noun="item",
+)

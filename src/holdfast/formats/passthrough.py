@@ -25,9 +25,9 @@ from typing import Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.formats.common import JSONObject, raw_object
 from holdfast.values import JSON, Part, Raw, Role, ToolCall
 
-JSONObject: TypeAlias = dict[str, JSON]
 N = TypeVar("N", bound=msgspec.Struct)
 
 _MAX_DEPTH: Final = 190  # the store's limit for arguments, less the levels around them
@@ -83,8 +83,7 @@ def verbatim(source: str, piece: JSONObject) -> Raw:
 
 def verbatim_piece(part: Raw) -> JSONObject | None:
     """Return the piece that `verbatim` kept; None if the part holds none."""
-    piece = part.data.get("content") if isinstance(part.data, dict) else None
-    return piece if isinstance(piece, dict) else None
+    return raw_object(part, "content")
 
 
 def kind_of(part: Part) -> str:

@@ -7,14 +7,14 @@ million messages costs as much as one over a thousand.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, get_args
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from holdfast import tokens, validation
-from holdfast.errors import BadQuery, SessionNotFound
-from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
+from holdfast.errors import SessionNotFound
+from holdfast.formats.registry import format_of
 from holdfast.ids import split_turn_id
 from holdfast.operations.history import DamageCallback, last_covered_seq, newest_summary, read_span
 from holdfast.operations.leases import final_outcome
@@ -33,7 +33,6 @@ from holdfast.values import (
     ToolOutcome,
     Window,
 )
-from holdfast.windows import compat
 from holdfast.windows.budget import FitResult, WindowLimits, fit
 from holdfast.windows.pairing import (
     MessageBlock,
@@ -43,7 +42,6 @@ from holdfast.windows.pairing import (
     group_messages,
     sent_count,
 )
-from holdfast.windows.provider_rules import RULES
 from holdfast.windows.rendering import render
 from holdfast.windows.roles import OrderedMessages, apply_rules
 from holdfast.windows.selection import select_messages
@@ -67,8 +65,7 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_options(options: WindowOptions) -> WindowOptions:
     """Return valid options, with a blank `system` as None; `BadQuery` if one is invalid."""
-    if options.provider not in get_args(Provider):
-        raise BadQuery(f"provider: must be one of {', '.join(get_args(Provider))}")
+    format_of(options.provider)  # Raises here if it is unknown, and is imported before the read.
     for field, value in (
         ("max_tokens", options.max_tokens),
         ("max_messages", options.max_messages),
@@ -99,10 +96,9 @@ def window(session: int, options: WindowOptions, report: DamageCallback) -> Quer
 def window_of(provider: Provider, text: str) -> Window:
     """Return a window of a single user message that belongs to no history."""
     message = Message.user(text)
-    items = [gemini.encode(message)] if provider == "gemini" else _ENCODERS[provider](message)
     return Window(
         provider=provider,
-        messages=tuple(map(with_valid_unicode, items)),
+        messages=tuple(map(with_valid_unicode, format_of(provider).encode(message))),
         system=None,
         tokens=tokens.of_message(message),
         left_out=(),
@@ -133,7 +129,7 @@ class _WindowBuilder:
         self._head = head
         self._options = options
         self._report = report
-        self._rules = RULES[options.provider]
+        self._format = format_of(options.provider)
         model = self._model()
         exactly = tokenizer_for(model)
         self._count = exactly or tokens.of_text
@@ -151,7 +147,7 @@ class _WindowBuilder:
         shaped = apply_rules(
             [self._with_file_data(block) for block in kept],
             view.summary_message,
-            self._rules,
+            self._format,
             [self._with_file_data(block) for block in lead],
         )
         cost = self._cost(view.summary_message, view.limits, [*lead, *kept])
@@ -364,51 +360,25 @@ class _WindowBuilder:
         return msgspec.structs.replace(file, data=self._snapshot.blob(file.sha256) or None)
 
     def _encode_all(self, shaped: OrderedMessages) -> list[dict[str, JSON]]:
-        messages = compat.make_compatible(self._options.provider, shaped.messages)
-        if self._options.system and not self._rules.separate_system:
+        messages = self._format.make_compatible(shaped.messages)
+        if self._options.system and self._format.encode_system is None:
             messages = [Message.system(self._options.system), *messages]
-        names = _names(messages)
         return [
             with_valid_unicode(item)
             for message in messages
-            for item in self._encode_message(message, names)
+            for item in self._format.encode(message)
         ]
-
-    def _encode_message(self, message: Message, names: Mapping[str, str]) -> list[dict[str, JSON]]:
-        if self._options.provider == "gemini":
-            return [gemini.encode(message, names=names)]
-        return _ENCODERS[self._options.provider](message)
 
     def _is_sent(self, message: Message) -> bool:
         """True if this provider is sent anything but thinking of a message without text."""
         parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
-        items = self._encode_message(msgspec.structs.replace(message, parts=parts), {})
-        return any(
-            item.get(field) for item in items for field in _CONTENT_FIELDS[self._options.provider]
-        )
+        items = self._format.encode(msgspec.structs.replace(message, parts=parts))
+        return any(map(self._format.has_content, items))
 
     def _system(self, found: Sequence[str]) -> JSON:
-        if not self._rules.separate_system:
-            return None
         text = "\n\n".join(text for text in (self._options.system, *found) if text)
-        if not text:
-            return None
-        return text if self._options.provider == "anthropic" else {"parts": [{"text": text}]}
-
-
-_ENCODERS: Final[dict[str, Callable[[Message], list[dict[str, JSON]]]]] = {
-    "anthropic": lambda message: [anthropic.encode(message)],
-    "openai": openai_chat.encode_all,
-    "openai-responses": openai_responses.encode,
-}
-
-# The fields of an encoded message that can hold content.
-_CONTENT_FIELDS: Final[dict[Provider, tuple[str, ...]]] = {
-    "anthropic": ("content",),
-    "gemini": ("parts",),
-    "openai": ("content", "refusal", "audio"),
-    "openai-responses": ("content", "type"),
-}
+        encode = self._format.encode_system
+        return encode(text) if text and encode is not None else None
 
 
 def with_valid_unicode(item: dict[str, JSON]) -> dict[str, JSON]:
@@ -429,7 +399,3 @@ def _to_unicode(value: JSON) -> JSON:
     if isinstance(value, dict):
         return {str(_to_unicode(name)): _to_unicode(inner) for name, inner in value.items()}
     return value
-
-
-def _names(messages: Sequence[Message]) -> dict[str, str]:
-    return {call.id: call.name for message in messages for call in message.tool_calls}

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from holdfast import tokens
+from holdfast.formats.common import filter_parts, has_raw_key
 from holdfast.values import (
     File,
     Message,
@@ -187,26 +188,6 @@ def _cleaned(message: Message) -> Message:
     if len(parts) == len(message.parts):
         return message
     return message.with_parts(parts)
-
-
-def filter_parts(parts: Iterable[Part], stays: Callable[[Part], bool]) -> tuple[Part, ...]:
-    """Return the parts for which `stays` is true; a part's note goes with it."""
-    kept: list[Part] = []
-    omitted = False
-    for part in parts:
-        if has_raw_key(part, "part"):
-            if not omitted:
-                kept.append(part)
-            continue
-        omitted = not stays(part)
-        if not omitted:
-            kept.append(part)
-    return tuple(kept)
-
-
-def has_raw_key(part: Part, of: str) -> bool:
-    """True if this is a provider's `Raw` part with this key: `part` or `fields` for a note."""
-    return isinstance(part, Raw) and isinstance(part.data, dict) and of in part.data
 
 
 def _is_content(part: Part) -> bool:

@@ -16,32 +16,14 @@ from typing import Final
 import msgspec
 
 from holdfast import codec
-from holdfast.values import (
-    JSON,
-    File,
-    Message,
-    Part,
-    Provider,
-    Raw,
-    Role,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-)
-from holdfast.windows.pairing import MessageBlock, PairedResult, filter_parts, has_raw_key
-from holdfast.windows.provider_rules import ProviderRules
+from holdfast.formats.common import filter_parts, has_raw_key, raw_object, with_error_mark
+from holdfast.formats.registry import PROVIDERS, Format, format_of
+from holdfast.values import File, Message, Part, Raw, Role, Text, Thinking, ToolCall, ToolResult
+from holdfast.windows.pairing import MessageBlock, PairedResult
 
 OPENING_USER_TEXT: Final = "(The conversation begins with the assistant.)"
 _ID_LENGTH: Final = 24
 _CONTENT_TYPES: Final = (Text, File, ToolCall)
-_THINKING_TYPES: Final = frozenset({"reasoning", "redacted_thinking", "thinking"})
-_CONTENT_FIELDS: Final = ("audio", "refusal")  # Fields of a message that may hold its content.
-ERROR_MARK: Final = "[error]"
-# Results that already read as errors; those in brackets are Holdfast's own texts.
-_ERROR_TEXT: Final = re.compile(
-    r"\s*(?:error\b|\[(?:error|failed|interrupted|not run|no result)\b)", re.IGNORECASE
-)
 
 
 class OrderedMessages(msgspec.Struct, frozen=True):
@@ -56,26 +38,27 @@ class OrderedMessages(msgspec.Struct, frozen=True):
 def apply_rules(
     blocks: Sequence[MessageBlock],
     note: Message | None,
-    rules: ProviderRules,
+    format: Format,
     lead: Sequence[MessageBlock] = (),
 ) -> OrderedMessages:
-    """Return the messages of blocks, valid under these rules; `lead` goes before the summary.
+    """Return the messages of blocks, valid in this format; `lead` goes before the summary.
 
     `dropped_before_user` counts the messages omitted because they precede the first user message.
     """
-    mapper = _IdMapper(rules)
-    system, rest = _instructions(blocks) if rules.separate_system else ([], list(blocks))
-    body = _start_with_user(rest, rules, noted=note is not None or bool(lead))
+    mapper = _IdMapper(format)
+    has_system = format.encode_system is not None
+    system, rest = _instructions(blocks) if has_system else ([], list(blocks))
+    body = _start_with_user(rest, format, noted=note is not None or bool(lead))
     result = [message for block in lead for message in mapper.messages(block)]
     if note is not None:
-        role: Role = "user" if rules.separate_system else "system"
+        role: Role = "user" if has_system else "system"
         result.append(msgspec.structs.replace(note, role=role))
     for block in body:
         result.extend(mapper.messages(block))
-    if rules.separate_system:
+    if has_system:
         result = [_system_as_user(message) for message in result]
-    result = _drop_unfollowed_thinking(result, rules.source)
-    if rules.alternates_roles:
+    result = _drop_unfollowed_thinking(result, format)
+    if format.alternates_roles:
         result = _merged(map(_without_message_note, result))
         if result and result[0].role == "assistant":
             result.insert(0, Message(role="user", parts=(Text(OPENING_USER_TEXT),)))
@@ -94,15 +77,15 @@ def _instructions(blocks: Sequence[MessageBlock]) -> tuple[list[str], list[Messa
 
 
 def _start_with_user(
-    blocks: list[MessageBlock], rules: ProviderRules, *, noted: bool
+    blocks: list[MessageBlock], format: Format, *, noted: bool
 ) -> list[MessageBlock]:
-    """Begin with a user message; the reply directly before it stays where the rules allow that."""
+    """Begin with a user message; the reply directly before it stays if the format allows that."""
     first = next((at for at, b in enumerate(blocks) if b.message.role == "user"), None)
     if first is None or noted:
         return blocks
     lead = [block for block in blocks[:first] if block.message.role == "system"]
     reply = blocks[first - 1 : first] if first else []
-    if rules.alternates_roles or not reply or reply[0].results:
+    if format.alternates_roles or not reply or reply[0].results:
         reply = []
     return [*lead, *(b for b in reply if b.message.role == "assistant"), *blocks[first:]]
 
@@ -116,52 +99,48 @@ def _system_as_user(message: Message) -> Message:
     return msgspec.structs.replace(message, role="user", parts=(text, *files))
 
 
-def _drop_unfollowed_thinking(messages: Sequence[Message], source: Provider) -> list[Message]:
+def _drop_unfollowed_thinking(messages: Sequence[Message], format: Format) -> list[Message]:
     """Omit thinking that no text or call follows."""
     kept: list[Message] = []
     for message in reversed(messages):
         continues = bool(kept) and kept[-1].role == "assistant"
         if message.role != "assistant" or continues:
             kept.append(message)
-        elif (ended := _drop_trailing_thinking(message, source)) is not None:
+        elif (ended := _drop_trailing_thinking(message, format)) is not None:
             kept.append(ended)
     return kept[::-1]
 
 
-def _drop_trailing_thinking(message: Message, source: Provider) -> Message | None:
+def _drop_trailing_thinking(message: Message, format: Format) -> Message | None:
     """Omit the thinking after the last content; `None` if there is no content."""
-    last = max((i for i, p in enumerate(message.parts) if _is_content(p, source)), default=None)
+    last = max((i for i, p in enumerate(message.parts) if _is_content(p, format)), default=None)
     if last is None:
         return None
     parts = (*message.parts[: last + 1], *_without_thinking(message.parts[last + 1 :]))
     return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
 
 
-def _is_content(part: Part, source: Provider) -> bool:
+def _is_content(part: Part, format: Format) -> bool:
     """True if a part is content to send: text, a file, a call, or this provider's own piece."""
     if not isinstance(part, Raw):
         return isinstance(part, _CONTENT_TYPES)
-    if part.source != source or _is_thinking(part):
+    if part.source != format.provider or _is_thinking(part):
         return False
-    fields = _raw_object(part, "fields")
     return (
         has_raw_key(part, "content")
         or has_raw_key(part, "item")
-        or any(map(fields.get, _CONTENT_FIELDS))
+        or format.has_content(raw_object(part, "fields") or {})
     )
 
 
 def _is_thinking(part: Part) -> bool:
-    """True if a part is thinking, as a `Thinking` part or in a provider's own form."""
+    """True if a part is thinking, as a `Thinking` part or in its provider's own form."""
     if not isinstance(part, Raw):
         return isinstance(part, Thinking)
-    piece = _raw_object(part, "content") or _raw_object(part, "item")
-    return piece.get("type") in _THINKING_TYPES or piece.get("thought") is True
-
-
-def _raw_object(part: Raw, key: str) -> dict[str, JSON]:
-    inner = part.data.get(key) if isinstance(part.data, dict) else None
-    return inner if isinstance(inner, dict) else {}
+    piece = raw_object(part, "content") or raw_object(part, "item")
+    if piece is None or part.source not in PROVIDERS:
+        return False
+    return format_of(part.source).is_thinking(piece)
 
 
 def _as_prefill(message: Message) -> Message:
@@ -203,14 +182,14 @@ def _is_message_note(part: Part) -> bool:
     """True if a part is a message note with fields, not only with the form of the content."""
     if not isinstance(part, Raw) or not has_raw_key(part, "fields"):
         return False
-    return _raw_object(part, "fields") != {} or _raw_object(part, "made") != {}
+    return bool(raw_object(part, "fields") or raw_object(part, "made"))
 
 
 class _IdMapper:
     """Maps call ids and tool names to the provider's alphabet; each id is used once."""
 
-    def __init__(self, rules: ProviderRules) -> None:
-        self._rules = rules
+    def __init__(self, format: Format) -> None:
+        self._format = format
         self.origins: dict[str, str] = {}
         self._used: set[str] = set()
         self._collisions: dict[str, int] = {}
@@ -241,7 +220,7 @@ class _IdMapper:
 
     def _result(self, result: ToolResult, call_id: str) -> Iterable[Part]:
         name = None if result.name is None else self._name(result.name)
-        marked = with_error_mark(result) if self._rules.errors_in_text and result.error else result
+        marked = with_error_mark(result) if self._format.errors_in_text and result.error else result
         yield ToolResult(call_id, marked.content, error=result.error, name=name)
         if isinstance(result, PairedResult):
             for note in result.notes:
@@ -250,7 +229,7 @@ class _IdMapper:
     def _id(self, call: str) -> str:
         """Return a valid id for a call; an id that another exchange has used gets another one."""
         valid = call
-        while not self._rules.call_id.fullmatch(valid) or valid in self._used:
+        while not self._format.call_id.fullmatch(valid) or valid in self._used:
             again = self._collisions[call] = self._collisions.get(call, 0) + 1
             valid = "call_" + codec.sha256_hex(codec.encode_text(f"{again}:{call}"))[:_ID_LENGTH]
         self._used.add(valid)
@@ -258,33 +237,19 @@ class _IdMapper:
         return valid
 
     def _name(self, name: str) -> str:
-        if self._rules.name.fullmatch(name) and len(name) <= self._rules.max_name_chars:
+        if self._format.tool_name.fullmatch(name) and len(name) <= self._format.max_name_chars:
             return name
         plain = re.sub(r"[^a-zA-Z0-9_-]", "_", name) or "_"
-        if not self._rules.name.fullmatch(plain):
+        if not self._format.tool_name.fullmatch(plain):
             plain = f"_{plain}"
-        return plain[: self._rules.max_name_chars]
+        return plain[: self._format.max_name_chars]
 
 
 def _with_new_id(part: Part, before: str, after: str) -> Part:
     """Return a note whose invented id is replaced by the call's new one."""
     if before == after or not isinstance(part, Raw) or not has_raw_key(part, "part"):
         return part
-    made = _raw_object(part, "made")
+    made = raw_object(part, "made") or {}
     if not isinstance(part.data, dict) or made.get("id") != before:
         return part
     return Raw(part.source, {**part.data, "made": {**made, "id": after}})
-
-
-def with_error_mark(result: ToolResult) -> ToolResult:
-    """Prefix a result's text with the error mark, unless it already reads as an error."""
-    if _ERROR_TEXT.match(result.text):
-        return result
-    if isinstance(result.content, str):
-        return msgspec.structs.replace(result, content=f"{ERROR_MARK} {result.content}")
-    pieces = list(result.content)
-    for at, piece in enumerate(pieces):
-        if isinstance(piece, Text):
-            pieces[at] = Text(f"{ERROR_MARK} {piece.text}")
-            return msgspec.structs.replace(result, content=tuple(pieces))
-    return msgspec.structs.replace(result, content=(Text(ERROR_MARK), *pieces))

@@ -30,7 +30,7 @@ from holdfast.agent.models.protocol import (
 from holdfast.agent.models.surrogates import SurrogateJoiner, join_surrogates
 from holdfast.agent.text_tools import to_text_messages
 from holdfast.formats.common import write_arguments
-from holdfast.formats.openai_chat import SOURCE
+from holdfast.formats.openai import SOURCE
 from holdfast.formats.openai_passthrough import message_note, part_note
 from holdfast.formats.passthrough import parsed_object
 from holdfast.validation import MAX_TOKEN_COUNT

@@ -7,8 +7,7 @@ prints the payload exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, get_args
+from typing import Final
 
 import click
 
@@ -19,7 +18,7 @@ from holdfast.cli.output.json_output import print_document, to_ascii_json
 from holdfast.cli.output.pager import paged
 from holdfast.cli.output.screen import Screen, Span
 from holdfast.cli.store_access import open_readonly
-from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
+from holdfast.formats.registry import PROVIDERS, Format, format_of
 from holdfast.values import (
     JSON,
     File,
@@ -34,12 +33,6 @@ from holdfast.values import (
     Window,
 )
 
-_DECODERS: Final[Mapping[Provider, Callable[[Mapping[str, JSON]], Message]]] = {
-    "openai": openai_chat.decode,
-    "openai-responses": openai_responses.decode,
-    "anthropic": anthropic.decode,
-    "gemini": gemini.decode,
-}
 _ROLES: Final = {"user": "bold blue", "assistant": "bold green"}
 _MAX_LINES: Final = 12
 _MAX_CHARS: Final = 1_000
@@ -58,7 +51,7 @@ _PASSTHROUGH_KEYS: Final = frozenset({"fields", "part"})
 @click.option(
     "--provider",
     "-p",
-    type=click.Choice(get_args(Provider)),
+    type=click.Choice(PROVIDERS),
     default="openai",
     show_default=True,
     help="The provider whose rules and format to use.",
@@ -145,13 +138,14 @@ class _WindowPrinter:
 
     def draw(self, made: Window) -> None:
         """Print what is sent, then the totals and notes."""
+        format = format_of(made.provider)
         if made.system is not None:
             self._draw_heading("system")
-            self._draw_text(_system_text(made.system))
+            self._draw_text(_system_text(made.system, format))
         for item in made.messages:
-            self._draw_message(_DECODERS[made.provider](item))
+            self._draw_message(format.decode(item))
         self._end_message()
-        self._draw_facts(made)
+        self._draw_facts(made, format.item_noun)
 
     def _draw_heading(self, role: str, name: str | None = None) -> None:
         self._end_message()
@@ -214,9 +208,9 @@ class _WindowPrinter:
 
     # -------------------------------------------------------------------------- totals and notes
 
-    def _draw_facts(self, made: Window) -> None:
+    def _draw_facts(self, made: Window, noun: str) -> None:
         out = self._out
-        amount = count(len(made.messages), *_unit(made.provider))
+        amount = count(len(made.messages), noun)
         out.line(
             (amount if made.messages else "Nothing to send", "bold"),
             f" for {made.provider}, about {count(made.tokens, 'token')}",
@@ -234,19 +228,9 @@ def fold_text(text: str) -> str:
     return shown if len(shown) <= _MAX_CHARS else shown[:_MAX_CHARS]
 
 
-def _unit(provider: Provider) -> tuple[str, ...]:
-    """Return the provider's noun for the elements of a payload."""
-    return ("item",) if provider == "openai-responses" else ("message",)
-
-
-def _system_text(system: JSON) -> str:
+def _system_text(system: JSON, format: Format) -> str:
     """Return the text of a provider's system instructions."""
-    match system:
-        case str(text):
-            return text
-        case {"parts": [{"text": str(text)}]}:
-            return text
-    return to_ascii_json(system)
+    return format.decode(system).text if isinstance(system, dict) else str(system)
 
 
 def _file(file: File) -> list[Span]:

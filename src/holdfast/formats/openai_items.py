@@ -23,11 +23,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-import msgspec
-
-from holdfast.formats.openai_passthrough import JSONObject, raw_object, with_notes
-from holdfast.formats.openai_responses import SOURCE
+from holdfast.formats.common import JSONObject, raw_object
+from holdfast.formats.openai_passthrough import with_notes
 from holdfast.values import JSON, File, Message, Part, Raw, Text, ToolCall, ToolResult
+
+SOURCE: Final = "openai-responses"
 
 _CUSTOM: Final = "custom_tool_call"
 _CUSTOM_OUTPUT: Final = "custom_tool_call_output"
@@ -53,11 +53,6 @@ def make_compatible(messages: Sequence[Message]) -> list[Message]:
     # An omitted item may leave its output, or its reasoning, without a counterpart.
     accepted = _drop_unfollowed_reasoning(_drop_unpaired(_ItemFilter().filter(paired)))
     return _match_result_kinds(accepted)
-
-
-def _replaced(message: Message, parts: Iterable[Part]) -> Message:
-    changed = tuple(parts)
-    return message if changed == message.parts else msgspec.structs.replace(message, parts=changed)
 
 
 def _item(part: Part) -> JSONObject | None:
@@ -100,7 +95,7 @@ def _drop_unpaired(messages: Sequence[Message]) -> list[Message]:
             if _pair_key(item) is None or id(part) in paired:
                 parts.append(part)
         if parts or not message.parts:
-            kept.append(_replaced(message, parts))
+            kept.append(message.with_parts(parts))
     return kept
 
 
@@ -142,7 +137,7 @@ def _match_result_kinds(messages: Sequence[Message]) -> list[Message]:
         for part, more in with_notes(message.parts, SOURCE)
         if isinstance(part, ToolCall) and more.get("of") == _CUSTOM
     }
-    return [_replaced(message, _with_result_kind(message.parts, custom)) for message in messages]
+    return [message.with_parts(_with_result_kind(message.parts, custom)) for message in messages]
 
 
 def _with_result_kind(parts: Sequence[Part], custom: set[str]) -> list[Part]:
@@ -194,7 +189,7 @@ def _drop_unfollowed_reasoning(messages: Sequence[Message]) -> list[Message]:
             parts.append(part)
             followed = followed or _is_sent(part)
         followed = followed and message.role == "assistant"
-        kept.append(_replaced(message, parts[::-1]))
+        kept.append(message.with_parts(parts[::-1]))
         following = message
     return kept[::-1]
 
@@ -214,7 +209,7 @@ class _ItemFilter:
             self._update_run(message, before)
             parts = tuple(self._parts(message))
             if parts or not message.parts:
-                kept.append(_replaced(message, parts))
+                kept.append(message.with_parts(parts))
             before = message
         return kept
 

@@ -16,9 +16,9 @@ from openai.types.chat import ChatCompletionMessage
 
 from holdfast import codec
 from holdfast.errors import BadMessage
-from holdfast.formats import openai_chat
+from holdfast.formats import openai
 from holdfast.formats.common import write_arguments
-from holdfast.formats.openai_chat import SOURCE, decode, encode, encode_all, upgrade_legacy_calls
+from holdfast.formats.openai import SOURCE, decode, encode, encode_all, upgrade_legacy_calls
 from holdfast.values import JSON, File, Message, Part, Raw, Text, Thinking, ToolCall, ToolResult
 from tests.formats.openai_types import (
     calls,
@@ -775,4 +775,4 @@ def test_whatever_a_provider_adds_comes_back(payload: dict[str, JSON]) -> None:
 
 
 def test_the_source_is_the_one_that_windows_ask_for() -> None:
-    assert openai_chat.SOURCE == "openai"
+    assert openai.SOURCE == "openai"

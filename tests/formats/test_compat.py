@@ -6,9 +6,9 @@ from typing import Final
 
 import pytest
 
-from holdfast.formats import anthropic, gemini, openai_chat
+from holdfast.formats import anthropic, gemini, openai
+from holdfast.formats.registry import PROVIDERS, format_of
 from holdfast.values import JSON, Message, Part, Raw, Thinking, ToolCall, ToolResult
-from holdfast.windows.compat import make_compatible
 
 Item = dict[str, JSON]
 
@@ -25,9 +25,9 @@ GONE: Item = {"type": "text", "text": "[interrupted]"}
 def _anthropic(*blocks: Item, then: bool = True) -> JSON:
     """Return what is sent of a reply with these blocks, with or without a question behind it."""
     said = [anthropic.decode({"role": "assistant", "content": [*blocks]})]
-    return anthropic.encode(make_compatible("anthropic", said + [Message.user("And?")] * then)[0])[
-        "content"
-    ]
+    return anthropic.encode(
+        anthropic.FORMAT.make_compatible(said + [Message.user("And?")] * then)[0]
+    )["content"]
 
 
 def test_a_servers_tool_is_sent_with_its_result() -> None:
@@ -65,7 +65,7 @@ UNSENDABLE: Final[dict[str, Part]] = {
 def test_thinking_is_left_out_where_what_it_began_with_cannot_be_sent(first: str) -> None:
     """Else it would stand behind words."""
     said = Message.assistant([UNSENDABLE[first], "One.", Thinking("So.", "c2ln"), "Two."])
-    (sent, _) = make_compatible("anthropic", [said, Message.user("And?")])
+    (sent, _) = anthropic.FORMAT.make_compatible([said, Message.user("And?")])
     assert anthropic.encode(sent)["content"] == [
         {"type": "text", "text": "One."},
         {"type": "text", "text": "Two."},
@@ -88,7 +88,7 @@ def _result(*content: Item) -> Item:
     block: Item = {"type": "tool_result", "tool_use_id": "c", "is_error": True}
     block["content"] = [*content]
     decoded = anthropic.decode({"role": "user", "content": [block]})
-    return anthropic.encode(make_compatible("anthropic", [decoded])[0])["content"][0]  # type: ignore[index,return-value]
+    return anthropic.encode(anthropic.FORMAT.make_compatible([decoded])[0])["content"][0]  # type: ignore[index,return-value]
 
 
 def test_an_error_with_a_picture_says_so_in_words() -> None:
@@ -102,7 +102,7 @@ def test_an_error_with_a_picture_says_so_in_words() -> None:
 
 def test_an_error_of_which_nothing_can_be_sent_says_so() -> None:
     result = ToolResult("c", (Raw("elsewhere", {"x": 1}),), error=True)
-    (said,) = make_compatible("anthropic", [Message(role="tool", parts=(result,))])
+    (said,) = anthropic.FORMAT.make_compatible([Message(role="tool", parts=(result,))])
     assert anthropic.encode(said)["content"] == [
         {"type": "tool_result", "tool_use_id": "c", "content": "[error]", "is_error": True}
     ]
@@ -115,7 +115,7 @@ _CALL: Item = {"role": "model", "parts": [{"functionCall": {"name": "look", "arg
 
 
 def _responses(*messages: Message) -> JSON:
-    sent = [gemini.encode(message) for message in make_compatible("gemini", messages)]
+    sent = [gemini.encode(message) for message in gemini.FORMAT.make_compatible(messages)]
     return [part["functionResponse"] for part in sent[-1]["parts"]]  # type: ignore[index,call-overload,union-attr]
 
 
@@ -139,11 +139,11 @@ def test_a_result_of_a_call_with_an_id_has_it() -> None:
 
 
 def test_calls_of_the_first_kind_are_sent_with_ids() -> None:
-    asked = openai_chat.decode(
+    asked = openai.decode(
         {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     )
     answered = Message(role="tool", parts=(ToolResult(asked.tool_calls[0].id, "1"),))
-    call, result = (openai_chat.encode(m) for m in make_compatible("openai", [asked, answered]))
+    call, result = (openai.encode(m) for m in openai.FORMAT.make_compatible([asked, answered]))
     assert "function_call" not in call
     assert call["tool_calls"] == [
         {
@@ -154,7 +154,7 @@ def test_calls_of_the_first_kind_are_sent_with_ids() -> None:
     ]
 
 
-@pytest.mark.parametrize("provider", ["openai", "openai-responses", "anthropic", "gemini"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_what_needs_nothing_is_the_same(provider: str) -> None:
     said = [
         Message.user("Hi"),
@@ -162,4 +162,4 @@ def test_what_needs_nothing_is_the_same(provider: str) -> None:
         Message.tool("c", "done"),
         Message.assistant("Hello!"),
     ]
-    assert make_compatible(provider, said) == said  # type: ignore[arg-type]
+    assert format_of(provider).make_compatible(said) == said

@@ -24,12 +24,14 @@ import msgspec
 
 from holdfast.errors import BadMessage
 from holdfast.formats.common import (
+    JSONObject,
     breadcrumb,
     copied,
     from_base64,
     from_data_url,
     mime_of,
     name_of,
+    raw_object,
     read_arguments,
     to_base64,
     to_data_url,
@@ -38,7 +40,6 @@ from holdfast.formats.common import (
 from holdfast.formats.openai_passthrough import (
     AUDIO_FORMATS,
     IMAGES,
-    JSONObject,
     Noted,
     Piece,
     from_audio,
@@ -46,10 +47,10 @@ from holdfast.formats.openai_passthrough import (
     merge_note,
     message_note,
     part_note,
-    raw_object,
     to_audio,
     with_notes,
 )
+from holdfast.formats.registry import Format
 from holdfast.values import JSON, File, Message, Part, Raw, Role, Text, ToolCall, ToolResult
 
 SOURCE: Final = "openai"
@@ -80,6 +81,8 @@ _LEGACY_KINDS: Final = frozenset({"function", "function_call"})
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _MAX_NAME_CHARS: Final = 64
 _MAX_ID_CHARS: Final = 40
+# Pieces that compatible servers send for a model's thinking.
+_THINKING: Final = frozenset({"reasoning", "redacted_thinking", "thinking"})
 
 
 # -------------------------------------------------------------------------------------- decoding
@@ -291,11 +294,7 @@ def encode_all(message: Message) -> list[dict[str, JSON]]:
 def upgrade_legacy_calls(message: Message) -> Message:
     """Return a message whose legacy function calls and results are tool calls with ids."""
     kept = tuple(part for part in message.parts if not _is_legacy_note(part))
-    return message if len(kept) == len(message.parts) else _replaced(message, kept)
-
-
-def _replaced(message: Message, parts: tuple[Part, ...]) -> Message:
-    return msgspec.structs.replace(message, parts=parts)
+    return message if len(kept) == len(message.parts) else message.with_parts(kept)
 
 
 def _is_legacy_note(part: Part) -> bool:
@@ -493,3 +492,27 @@ def _write_result(result: ToolResult, more: JSONObject, about: JSONObject) -> JS
         return {"role": "tool", "tool_call_id": result.call_id, "content": content}
     old = None if about.get("shape") == "null" and not content else content
     return {"role": "function", "name": result.name or "", "content": old}
+
+
+# ------------------------------------------------------------------------------- rules of a window
+
+
+def _make_compatible(messages: Sequence[Message]) -> list[Message]:
+    """Send legacy function calls, which have no ids, as tool calls with ids."""
+    return [upgrade_legacy_calls(message) for message in messages]
+
+
+FORMAT: Final = Format(
+    provider=SOURCE,
+    encode=encode_all,
+    decode=decode,
+    has_content=lambda item: any(map(item.get, ("content", "refusal", "audio"))),
+    is_thinking=lambda piece: piece.get("type") in _THINKING,
+    make_compatible=_make_compatible,
+    encode_system=None,
+    alternates_roles=False,
+    errors_in_text=True,
+    call_id=re.compile(rf"[a-zA-Z0-9_-]{{1,{_MAX_ID_CHARS}}}"),
+    tool_name=re.compile(r"[a-zA-Z0-9_-]+"),
+    max_name_chars=_MAX_NAME_CHARS,
+)
