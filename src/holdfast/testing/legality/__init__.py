@@ -12,40 +12,33 @@ belongs to a Responses item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Final, get_args
 
 from holdfast.errors import BadQuery
-from holdfast.testing.legality import (
-    anthropic_rules,
-    gemini_rules,
-    openai_chat_rules,
-    openai_responses_rules,
-)
-from holdfast.testing.legality.payload import RuleViolations
-from holdfast.testing.legality.published_rules import RULES, Rule
-from holdfast.values import JSON
+from holdfast.testing.legality.payload import Rule, RuleViolations
+from holdfast.values import JSON, Provider
 
 __all__ = ["PROVIDERS", "RULES", "Rule", "problems"]
 
-_Check: TypeAlias = Callable[[RuleViolations, Sequence[Mapping[str, JSON]], JSON], None]
-
-_CHECKS: Final[Mapping[str, _Check]] = {
-    "openai": openai_chat_rules.check,
-    "openai-responses": openai_responses_rules.check,
-    "anthropic": anthropic_rules.check,
-    "gemini": gemini_rules.check,
+PROVIDERS: Final[tuple[Provider, ...]] = get_args(Provider)
+# A provider's checker is the module of its name: `check`, and its published `RULES`.
+_CHECKERS: Final = {
+    provider: import_module(f"{__name__}.{provider.replace('-', '_')}_rules")
+    for provider in PROVIDERS
 }
-PROVIDERS: Final = tuple(_CHECKS)
+RULES: Final[tuple[Rule, ...]] = tuple(
+    rule for checker in _CHECKERS.values() for rule in checker.RULES
+)
 
 
 def problems(
     provider: str, messages: Sequence[Mapping[str, JSON]], system: JSON = None
 ) -> list[str]:
     """Return what the provider would refuse, one sentence each; an empty list means legal."""
-    check = _CHECKS.get(provider)
-    if check is None:
+    if provider not in PROVIDERS:
         raise BadQuery(f"no rules are known for {provider!r}; pass one of {', '.join(PROVIDERS)}")
     found = RuleViolations()
-    check(found, messages, system)
+    _CHECKERS[provider].check(found, messages, system)
     return found.sentences

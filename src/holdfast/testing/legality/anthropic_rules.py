@@ -22,6 +22,7 @@ from holdfast.testing.legality.payload import (
     items_of,
     matches,
     objects_in,
+    rules_of,
     text_field,
 )
 from holdfast.values import JSON
@@ -38,6 +39,178 @@ _SERVER_RESULT: Final = re.compile(r"[a-z_]+_tool_result")
 _ASSISTANT_BLOCKS: Final = frozenset({"text", "tool_use", "server_tool_use", "container_upload"})
 _RESULT_BLOCKS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
 _MAX_BREAKPOINTS: Final = 4
+
+RULES: Final = rules_of(
+    "anthropic",
+    ("not-empty", "There is at least one message.", 'Error: "at least one message is required".'),
+    (
+        "system-place",
+        "Instructions are text or text blocks, in a field of their own.",
+        "API reference, Messages, `system`.",
+    ),
+    (
+        "role",
+        "Roles are user and assistant.",
+        (
+            'Error: "Unexpected role "system". The Messages API accepts a top-level `system` '
+            'parameter". The newest models accept `system` after a user message; the rest do not.'
+        ),
+    ),
+    (
+        "fields",
+        "A message has a role and content and nothing else.",
+        'Error: "messages.0.id: Extra inputs are not permitted".',
+    ),
+    (
+        "first-user",
+        "The first message is the user's.",
+        'Error: "messages: first message must use the "user" role".',
+    ),
+    (
+        "alternate",
+        "User and assistant take turns.",
+        (
+            'Error: "roles must alternate between "user" and "assistant"". Ours by now: the '
+            "API joins "
+            "neighbours, other servers of the protocol do not."
+        ),
+    ),
+    ("content", "Content is text or a list of blocks, each complete.", "Request types."),
+    (
+        "content-empty",
+        "No message without a block.",
+        (
+            'Error: "all messages must have non-empty content except for the optional final '
+            'assistant message".'
+        ),
+    ),
+    (
+        "text-empty",
+        "No text that is empty or white space.",
+        (
+            'Errors: "text content blocks must be non-empty", "text content blocks must contain '
+            'non-whitespace text", "cache_control cannot be set for empty text blocks".'
+        ),
+    ),
+    (
+        "block-type",
+        "Users send text, images, documents and results; assistants text, calls, thinking.",
+        (
+            'Request types; errors: "`tool_use` blocks can only be in `assistant` messages", '
+            '"`tool_result` blocks can only be in `user` messages".'
+        ),
+    ),
+    (
+        "source",
+        "An image is base64 JPEG, PNG, GIF or WebP, an address or a file; documents have a source.",
+        "Guide, Vision; request types.",
+    ),
+    (
+        "call-id",
+        "The id of a call is letters, digits, `_` and `-`.",
+        (
+            'Error: "messages.1.content.0.tool_use.id: String should match pattern '
+            "'^[a-zA-Z0-9_-]+$'\"."
+        ),
+    ),
+    (
+        "call-id-unique",
+        "No two calls of the conversation have one id.",
+        'Error: "messages.3.content.1: `tool_use` ids must be unique".',
+    ),
+    (
+        "call-name",
+        "The name of a tool has 1 to 128 letters, digits, `_` and `-`.",
+        "Error: \"String should match pattern '^[a-zA-Z0-9_-]{1,128}$'\".",
+    ),
+    (
+        "call-input",
+        "The input of a call is an object.",
+        'Error: "tool_use.input: Input should be a valid dictionary".',
+    ),
+    (
+        "call-answered",
+        "Every call has its result in the next message.",
+        (
+            'Error: "`tool_use` ids were found without `tool_result` blocks immediately '
+            "after: … Each "
+            '`tool_use` block must have a corresponding `tool_result` block in the next message".'
+        ),
+    ),
+    (
+        "result-has-call",
+        "Every result has its call in the message directly before.",
+        (
+            'Error: "unexpected `tool_use_id` found in `tool_result` blocks: … Each `tool_result` '
+            'block must have a corresponding `tool_use` block in the previous message".'
+        ),
+    ),
+    (
+        "one-result",
+        "No call has two results.",
+        'Error: "each tool_use must have a single result. Found multiple `tool_result` blocks".',
+    ),
+    (
+        "results-first",
+        "In its message nothing comes before a result but results.",
+        'Guide, Handle tool calls: "tool_result blocks must come first in the content array".',
+    ),
+    (
+        "error-result",
+        "A result that is an error has text, and only text.",
+        (
+            'Errors: "content cannot be empty if `is_error` is true", "all content must be type '
+            '"text" if "is_error" is true".'
+        ),
+    ),
+    (
+        "server-result",
+        "The result of a server tool has its call before it in the same message.",
+        (
+            'Error: "Each `web_search_tool_result` block must have a corresponding '
+            "`server_tool_use` "
+            'block before it".'
+        ),
+    ),
+    (
+        "signature",
+        "Thinking goes back with its signature, redacted thinking with its data.",
+        'Request types; error: "thinking.signature: Field required".',
+    ),
+    (
+        "thinking-first",
+        "A message that holds thinking begins with it.",
+        (
+            'Error: "Expected `thinking` or `redacted_thinking`, but found `text`. When '
+            "`thinking` is "
+            'enabled, a final `assistant` message must start with a thinking block".'
+        ),
+    ),
+    (
+        "thinking-last",
+        "No message ends with thinking.",
+        'Error: "The final block in an assistant message cannot be `thinking`".',
+    ),
+    (
+        "prefill",
+        "An assistant's message at the end holds no thinking and ends without white space.",
+        (
+            'Errors: "final assistant content cannot end with trailing whitespace", "When '
+            "thinking is "
+            "disabled, an `assistant` message in the final position cannot contain "
+            '`thinking`". The '
+            "newest models take no such message at all."
+        ),
+    ),
+    (
+        "breakpoints",
+        "At most four blocks have cache_control, and no thinking.",
+        (
+            'Error: "A maximum of 4 blocks with cache_control may be provided. Found 5"; guide, '
+            "Prompt caching."
+        ),
+    ),
+)
 
 
 def check(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:

@@ -22,6 +22,7 @@ from holdfast.testing.legality.payload import (
     is_text,
     matches,
     objects_in,
+    rules_of,
     text_field,
 )
 from holdfast.values import JSON
@@ -39,6 +40,110 @@ _DATA_FIELDS: Final = (
     "toolResponse",
 )
 _CAPITAL: Final = re.compile(r"([A-Z])")
+
+RULES: Final = rules_of(
+    "gemini",
+    ("not-empty", "There is at least one content.", 'Error: "contents is not specified".'),
+    (
+        "system-place",
+        "Instructions are a content with text parts, in a field of their own.",
+        "API reference, GenerateContentRequest, `system_instruction`: currently, text only.",
+    ),
+    (
+        "role",
+        "Roles are user and model.",
+        'Request types, Content; error: "Please use a valid role: user, model".',
+    ),
+    (
+        "fields",
+        "A content has a role and parts and nothing else.",
+        'Error: "Invalid JSON payload received. Unknown name … Cannot find field".',
+    ),
+    (
+        "first-user",
+        "The first content is the user's.",
+        (
+            'Error: "Please ensure that function call turn comes immediately after a user turn or '
+            'after a function response turn". Ours where the model only talks.'
+        ),
+    ),
+    (
+        "alternate",
+        "User and model take turns.",
+        (
+            'Error: "Please ensure that multiturn requests alternate between user and model". '
+            "Ours by "
+            "now for plain text; function calls still have to follow a user's content."
+        ),
+    ),
+    (
+        "parts",
+        "Every content has parts.",
+        'Error: "contents.parts must not be empty", "must include at least one parts field".',
+    ),
+    (
+        "part-data",
+        "A part holds exactly one thing.",
+        (
+            "Request types, Part; error: \"required oneof field 'data' must have one initialized "
+            'field".'
+        ),
+    ),
+    (
+        "part-shape",
+        "Inline data has a type and bytes, a file an address, text is text.",
+        "Request types.",
+    ),
+    (
+        "text-empty",
+        "No empty text, except one that carries a thought's signature.",
+        (
+            'Error: "Unable to submit request because it has an empty text parameter"; guide, '
+            "Thought "
+            "signatures, for the exception."
+        ),
+    ),
+    ("call-place", "Models call, users answer.", "Guide, Function calling."),
+    (
+        "call-name",
+        "A name begins with a letter or `_`, and has up to 64 letters, digits, `_.:-`.",
+        (
+            'Error: "Invalid function name. Must start with a letter or an underscore … with '
+            "a maximum "
+            'length of 64" (128 in the newest request types).'
+        ),
+    ),
+    ("call-args", "Arguments are an object.", "Request types, FunctionCall."),
+    ("response-object", "A response is an object.", "Request types, FunctionResponse."),
+    (
+        "same-number",
+        "As many responses directly after as there are calls.",
+        (
+            'Error: "Please ensure that the number of function response parts is equal to the '
+            "number "
+            'of function call parts of the function call turn".'
+        ),
+    ),
+    (
+        "result-has-call",
+        "Responses come directly after a content with calls.",
+        (
+            'Error: "Please ensure that function response turn comes immediately after a function '
+            'call turn".'
+        ),
+    ),
+    (
+        "same-names",
+        "The responses name the functions that were called.",
+        "Request types, FunctionResponse: the name matches FunctionCall.name.",
+    ),
+    (
+        "same-ids",
+        "Where calls have ids, the responses give them.",
+        "Request types, FunctionResponse: the id matches the corresponding function call's id.",
+    ),
+    ("call-id-unique", "The calls of one content have different ids.", "Request types."),
+)
 
 
 def check(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:

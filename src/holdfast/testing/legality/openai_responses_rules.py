@@ -21,6 +21,7 @@ from holdfast.testing.legality.payload import (
     is_text,
     items_of,
     matches,
+    rules_of,
     text_field,
 )
 from holdfast.values import JSON
@@ -82,6 +83,90 @@ _PREFIXES: Final[Mapping[str, str]] = {
     "web_search_call": "ws",
     "file_search_call": "fs",
 }
+
+RULES: Final = rules_of(
+    "openai-responses",
+    ("not-empty", "There is at least one item.", "API reference, Create a response."),
+    (
+        "system-place",
+        "Instructions beside the input are text.",
+        "API reference, `instructions`: a system or developer message as text.",
+    ),
+    (
+        "item-type",
+        "Every item is of a known type; one with a role and no type is a message.",
+        'Request types, ResponseInputItemParam; error: "Invalid value: … Supported values are".',
+    ),
+    ("role", "Roles are user, assistant, system and developer.", "Request types."),
+    ("content", "The content of a message is text or a list of parts.", "Request types."),
+    (
+        "content-empty",
+        "No empty message, list of parts or text.",
+        "As for openai. Ours for empty text.",
+    ),
+    (
+        "part-type",
+        "Assistants hold output_text and refusal, everybody else input_*.",
+        "Error: \"Invalid value: 'input_text'. Supported values are: 'output_text', 'refusal'\".",
+    ),
+    ("part-shape", "A part holds what its type says.", "Request types."),
+    (
+        "item-id",
+        "An id has at most 64 letters, digits, `_`, `-`, and begins with its type's prefix.",
+        (
+            "Errors: \"Invalid 'input[3].id': 'call_…'. Expected an ID that begins with "
+            "'fc'\" (rs, "
+            'msg, …), "… contains letters, numbers, underscores, or dashes", "maximum length 64".'
+        ),
+    ),
+    (
+        "item-id-unique",
+        "No item comes twice.",
+        'Error: "Duplicate item found with id rs_… Remove duplicate items from your input".',
+    ),
+    (
+        "reasoning-shape",
+        "A reasoning item has its id and a summary, which may be empty.",
+        'Request types, ResponseReasoningItemParam; error: "missing required field `summary`".',
+    ),
+    (
+        "reasoning-followed",
+        "The item a reasoning item led to is directly after it.",
+        (
+            "Error: \"Item 'rs_…' of type 'reasoning' was provided without its required following "
+            "item\". (The reverse, \"'fc_…' was provided without its required 'reasoning' item\", "
+            "cannot be seen in a payload: what loses its reasoning has to lose its item id.)"
+        ),
+    ),
+    (
+        "call-id",
+        "A call_id has 1 to 64 characters.",
+        'Error: "Invalid input[].call_id: string too long. Expected max length 64".',
+    ),
+    (
+        "call-id-unique",
+        "No two calls have one call_id.",
+        "Follows from call-answered: outputs are found by call_id alone.",
+    ),
+    (
+        "call-name",
+        "The name of a function is letters, digits, `_` and `-`.",
+        "Error: \"Invalid 'input[1].name': string does not match pattern '^[a-zA-Z0-9_-]+$'\".",
+    ),
+    ("call-arguments", "Arguments are text, valid JSON or not.", "Request types."),
+    ("output-shape", "An output is text or a list of input parts.", "Request types."),
+    (
+        "call-answered",
+        "Every call has an output after it.",
+        'Error: "No tool output found for function call call_…".',
+    ),
+    (
+        "result-has-call",
+        "Every output has its call before it, of the same kind.",
+        'Error: "No tool call found for function call output with call_id call_…".',
+    ),
+    ("one-result", "No call has two outputs.", "Guide, Function calling: one output a call."),
+)
 
 
 def check(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:

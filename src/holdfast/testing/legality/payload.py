@@ -1,4 +1,11 @@
-"""How the checkers read a payload, without assumptions about its shape."""
+"""What the checkers share: published rules, violations of them, and reading a payload.
+
+A payload is read without assumptions about its shape. The source of a published rule is a page of
+the provider's documentation (by its title), the request types of the provider's own Python package,
+or the text of the API's error, as users report it. Where the sources differ in strictness, the
+stricter one counts: a window has to suit every model of its provider. Rules marked "ours" go beyond
+what is published, and state why.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +13,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from holdfast.values import JSON
 
 JSONObject: TypeAlias = Mapping[str, JSON]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A rule of one provider: its name in sentences, what it requires, and its source."""
+
+    provider: str
+    name: str
+    says: str
+    source: str
+
+
+def rules_of(provider: str, *rows: tuple[str, str, str]) -> tuple[Rule, ...]:
+    """Return the rules of a provider, each given by its name, what it requires, and its source."""
+    return tuple(Rule(provider, *row) for row in rows)
 
 
 class RuleViolations:

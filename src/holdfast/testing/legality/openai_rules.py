@@ -23,6 +23,7 @@ from holdfast.testing.legality.payload import (
     items_of,
     matches,
     objects_in,
+    rules_of,
     text_field,
 )
 from holdfast.values import JSON
@@ -39,6 +40,114 @@ _PARTS: Final[Mapping[str, frozenset[str]]] = {
 }
 # What stands for an assistant's content when it has none.
 _INSTEAD: Final = ("tool_calls", "refusal", "audio", "function_call")
+
+RULES: Final = rules_of(
+    "openai",
+    (
+        "not-empty",
+        "There is at least one message.",
+        "Error: \"Invalid 'messages': empty array. Expected an array with minimum length 1\".",
+    ),
+    (
+        "system-place",
+        "Instructions are a message; there is no field for them.",
+        "API reference, Create chat completion: no such parameter.",
+    ),
+    (
+        "role",
+        "Roles are developer, system, user, assistant and tool (`function` is deprecated).",
+        (
+            "Request types; error: \"Invalid value: … Supported values are: 'system', 'assistant', "
+            "'user', 'function', 'tool', and 'developer'\"."
+        ),
+    ),
+    (
+        "name",
+        "A name has 1 to 64 letters, digits, `_` and `-`.",
+        (
+            "Error: \"Invalid 'messages[1].name': string does not match pattern\"; newer "
+            "models take "
+            "more, the older pattern suits all."
+        ),
+    ),
+    (
+        "content",
+        "Content is text or a list; only an assistant with calls, a refusal or audio has none.",
+        (
+            'Request types ("required unless tool_calls or function_call is specified"); error: '
+            "\"Invalid value for 'content': expected a string, got null\"."
+        ),
+    ),
+    (
+        "content-empty",
+        "No empty message, list of parts or text, except a tool's answer and beside calls.",
+        (
+            "Error: \"[] is too short - 'messages.0.content'\". Ours for empty text, which servers "
+            "that speak this protocol refuse."
+        ),
+    ),
+    (
+        "part-type",
+        "Users send text, images, audio and files; assistants text and refusals; others text.",
+        "Request types; error: \"Image URLs are only allowed for messages with role 'user'\".",
+    ),
+    (
+        "part-shape",
+        "A part holds what its type says; an image is a web address or a base64 data URL.",
+        (
+            'Request types; error: "Invalid image_url. Expected a base64-encoded data URL with an '
+            'image MIME type".'
+        ),
+    ),
+    ("call-place", "Only an assistant calls tools.", "Request types."),
+    (
+        "call-shape",
+        "tool_calls has at least one call; a call is a function or a custom one.",
+        "Request types; error: \"Invalid 'messages[1].tool_calls': empty array\".",
+    ),
+    (
+        "call-id",
+        "The id of a call has 1 to 40 characters.",
+        (
+            "Error: \"Invalid 'messages[2].tool_calls[0].id': string too long. Expected a "
+            "string with "
+            'maximum length 40".'
+        ),
+    ),
+    (
+        "call-id-unique",
+        "The calls of one message have different ids.",
+        "Follows from call-answered: each id is responded to.",
+    ),
+    (
+        "call-name",
+        "The name of a function has 1 to 64 letters, digits, `_` and `-`.",
+        'Request types, FunctionDefinition ("with a maximum length of 64").',
+    ),
+    (
+        "call-arguments",
+        "Arguments are text, valid JSON or not.",
+        'Request types ("the model does not always generate valid JSON").',
+    ),
+    (
+        "call-answered",
+        "Every call is answered by a tool message directly after its message.",
+        (
+            "Error: \"An assistant message with 'tool_calls' must be followed by tool messages "
+            "responding to each 'tool_call_id'. The following tool_call_ids did not have response "
+            'messages".'
+        ),
+    ),
+    (
+        "result-has-call",
+        "Every tool message answers a call of the message directly before the tool messages.",
+        (
+            "Error: \"messages with role 'tool' must be a response to a preceeding message with "
+            "'tool_calls'\"."
+        ),
+    ),
+    ("one-result", "No call is answered twice.", "Guide, Function calling: one output a call."),
+)
 
 
 def check(found: RuleViolations, messages: Sequence[JSONObject], system: JSON) -> None:
