@@ -48,6 +48,7 @@ LinkState: TypeAlias = Literal["live", "trashed", "purged"]
 Forks: TypeAlias = Literal["keep", "erase"]
 RetentionAction: TypeAlias = Literal["trash", "purge"]
 IndexState: TypeAlias = Literal["ready", "behind", "missing", "damaged", "outdated", "none"]
+# Each is the name of a module in `formats` and one in `testing.legality` (AGENTS.md, Recipes).
 Provider: TypeAlias = Literal["openai", "openai-responses", "anthropic", "gemini"]
 RedactionAction: TypeAlias = Literal["replaced", "left out", "not looked into"]
 

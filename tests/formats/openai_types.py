@@ -31,6 +31,7 @@ from openai.types.responses import (
 from openai.types.responses.response_input_item_param import FunctionCallOutput, ItemReference
 from pydantic import TypeAdapter
 
+from holdfast.formats.registry import PROVIDERS
 from holdfast.values import (
     JSON,
     File,
@@ -122,7 +123,7 @@ _words = st.sampled_from(_WORDS.split())
 _note_like = st.dictionaries(st.sampled_from(_KEYS), _words | json_values, max_size=4)
 raws = st.builds(
     Raw,
-    st.sampled_from(["openai", "openai-responses", "anthropic", "gemini"]),
+    st.sampled_from(PROVIDERS),
     json_values | _note_like,
 )
 texts = st.builds(Text, st.text())

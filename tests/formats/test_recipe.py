@@ -1,7 +1,7 @@
 """A provider format is two new files and a name in `values.Provider`: AGENTS.md, Recipes.
 
-A copy of the package gets the two files of `tests/formats/plain` and that name, and nothing else.
-Programs that run with the copy then know the format everywhere.
+A copy of the package gets the two files of `tests/formats/teletype` and that name, and nothing
+else. Programs that run with the copy then know the format everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 import holdfast
 
 PACKAGE: Final = Path(holdfast.__file__).parent
-TOY: Final = Path(__file__).with_name("plain")
+TOY: Final = Path(__file__).with_name("teletype")
 
 _STORY: Final = """
 import sys
@@ -50,14 +50,14 @@ with holdfast.open(sys.argv[1]) as store:
     session = store.get("desk")
     made = {name: session.window(provider=name, system="Be brief.") for name in PROVIDERS}
     again = store.session("again")
-    again.append(*map(format_of("plain").decode, made["plain"].messages))
+    again.append(*map(format_of("teletype").decode, made["teletype"].messages))
     print(json.dumps({
         "package": holdfast.__file__,
-        "window": made["plain"].messages,
-        "again": again.window(provider="plain").messages,
+        "window": made["teletype"].messages,
+        "again": again.window(provider="teletype").messages,
         "problems": {name: problems(name, w.messages, w.system) for name, w in made.items()},
-        "cut": problems("plain", made["plain"].messages[:-2]),
-        "rules": sum(rule.provider == "plain" for rule in RULES),
+        "cut": problems("teletype", made["teletype"].messages[:-2]),
+        "rules": sum(rule.provider == "teletype" for rule in RULES),
     }))
 """
 
@@ -89,12 +89,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> _Program:
     folder = tmp_path_factory.mktemp("recipe")
     copy = folder / "holdfast"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(TOY / "plain.py", copy / "formats")
-    shutil.copy(TOY / "plain_rules.py", copy / "testing" / "legality")
+    shutil.copy(TOY / "teletype.py", copy / "formats")
+    shutil.copy(TOY / "teletype_rules.py", copy / "testing" / "legality")
     values = (copy / "values.py").read_text(encoding="utf-8")
     before, found, after = values.partition("Provider: TypeAlias = Literal[")
     assert found
-    (copy / "values.py").write_text(f'{before}{found}"plain", {after}', encoding="utf-8")
+    (copy / "values.py").write_text(f'{before}{found}"teletype", {after}', encoding="utf-8")
     made = _Program(folder)
     said = made.run("-c", _STORY, made.store)
     assert said.returncode == 0, said.stderr
@@ -134,7 +134,13 @@ def test_a_session_makes_windows_in_the_new_format(facts: dict[str, Any]) -> Non
 
 
 def test_the_new_checker_finds_them_legal_and_cut_ones_not(facts: dict[str, Any]) -> None:
-    assert set(facts["problems"]) == {"plain", "openai", "openai-responses", "anthropic", "gemini"}
+    assert set(facts["problems"]) == {
+        "teletype",
+        "openai",
+        "openai-responses",
+        "anthropic",
+        "gemini",
+    }
     assert not any(facts["problems"].values())
     assert facts["cut"] == ["messages: no answer to c2 (call-answered)"]
     assert facts["rules"] > 0
@@ -147,12 +153,12 @@ def test_what_is_decoded_from_it_is_sent_again(facts: dict[str, Any]) -> None:
 def test_the_command_takes_shows_and_lists_the_new_format(
     program: _Program, facts: dict[str, Any]
 ) -> None:
-    shown = program.window("--provider", "plain", "--system", "Be brief.")
-    assert "for plain" in shown.stdout
+    shown = program.window("--provider", "teletype", "--system", "Be brief.")
+    assert "for teletype" in shown.stdout
     assert "9 lines" in shown.stdout
     assert "track" in shown.stdout
-    payload = json.loads(program.window("-p", "plain", "--system", "Be brief.", "--json").stdout)
+    payload = json.loads(program.window("-p", "teletype", "--system", "Be brief.", "--json").stdout)
     assert payload["messages"] == facts["window"]
-    unknown = program.window("--provider", "plane")
+    unknown = program.window("--provider", "teletyp")
     assert unknown.returncode == 2
-    assert "'plain'" in unknown.stderr
+    assert "'teletype'" in unknown.stderr

@@ -16,10 +16,11 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, ToolCall
+from holdfast.formats.registry import format_of
 from holdfast.testing.conformance.fixtures import SetClock
 from holdfast.testing.legality import problems
 from holdfast.turn import Turn
-from holdfast.values import JSON, Provider, Window
+from holdfast.values import Provider, ToolResult, Window
 from holdfast.windows.pairing import NOT_RUN, UNKNOWN
 from holdfast.windows.rendering import CUT_OFF_MARK
 from tests.store_urls import backend
@@ -68,29 +69,12 @@ def _crashed(store: Store, session: Session, clock: SetClock, *names: str) -> No
 def _results(window: Window) -> dict[str, str]:
     """Return the text of each result by the id that we know its call by."""
     assert problems(window.provider, window.messages, window.system) == []
-    return {window.call_ids[call]: text for call, text in _sent_results([*window.messages])}
+    return {window.call_ids[result.call_id]: result.text for result in _sent_results(window)}
 
 
-def _sent_results(value: JSON) -> Iterator[tuple[str, str]]:
-    if isinstance(value, list):
-        for inner in value:
-            yield from _sent_results(inner)
-        return
-    if not isinstance(value, dict):
-        return
-    call = value.get("tool_use_id") or value.get("tool_call_id")
-    if value.get("type") == "function_call_output":
-        call = value["call_id"]
-    said = value.get("content") if "output" not in value else value["output"]
-    if "functionResponse" in value:
-        answer = value["functionResponse"]
-        assert isinstance(answer, dict)
-        call, said = answer.get("id"), answer["response"]
-    if isinstance(call, str):
-        yield call, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-        return
-    for inner in value.values():
-        yield from _sent_results(inner)
+def _sent_results(window: Window) -> list[ToolResult]:
+    decode = format_of(window.provider).decode
+    return [result for item in window.messages for result in decode(item).tool_results]
 
 
 def _says(results: dict[str, str], expected: dict[str, str]) -> None:
@@ -168,8 +152,8 @@ def test_two_turns_with_the_same_ids_each_say_what_became_of_theirs(
     for running, called in (("x", "y"), ("y", "x")):
         _crashed(store, session, clock, f"done-{running}", running, called)
     window = session.window()
-    said = list(_sent_results([*window.messages]))
-    assert [(window.call_ids[call], text) for call, text in said] == [
+    said = _sent_results(window)
+    assert [(window.call_ids[result.call_id], result.text) for result in said] == [
         ("done-x", "found it"),
         ("x", UNKNOWN),
         ("y", NOT_RUN),
@@ -190,8 +174,7 @@ def test_an_id_used_again_and_answered_hides_nothing(session: Session) -> None:
         turn.assistant(tool_calls=[ToolCall("x", "look_up")])
         turn.tool("x", "found it")
     window = session.window()
-    said = [text for _, text in _sent_results([*window.messages])]
-    assert said == [NOT_RUN, "found it"]
+    assert [result.text for result in _sent_results(window)] == [NOT_RUN, "found it"]
 
 
 _ASK = """

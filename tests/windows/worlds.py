@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from holdfast import Message, Session, Store, ToolCall
 from holdfast.errors import BadQuery, IdConflict, MessageNotFound, SessionBusy
 from holdfast.formats import anthropic, gemini, openai, openai_responses
+from holdfast.formats.registry import PROVIDERS
 from holdfast.storage.memory import MemoryBackend
 from holdfast.storage.postgres.backend import PostgresBackend
 from holdfast.testing.conformance.fixtures import SetClock
@@ -164,7 +165,7 @@ _raws = st.builds(
     Raw, st.sampled_from(["elsewhere", ""]), st.sampled_from([*_NOTES, *_PIECES])
 ) | st.builds(
     Raw,
-    st.sampled_from(["openai", "openai-responses", "anthropic", "gemini"]),
+    st.sampled_from(PROVIDERS),
     st.sampled_from(_NOTES),
 )
 _results = st.builds(

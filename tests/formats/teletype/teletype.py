@@ -45,18 +45,22 @@ def encode(message: Message) -> list[JSONObject]:
 
 def _lines(message: Message) -> Iterator[JSONObject]:
     for part in message.parts:
-        if isinstance(part, Text):
-            yield {"text": part.text}
-        elif isinstance(part, File):
-            yield {"text": breadcrumb(part)}
+        if isinstance(part, Text | File):
+            yield {"text": _text(part)}
         elif isinstance(part, ToolCall):
             yield {"text": write_arguments(part.arguments), "call": part.id, "name": part.name}
         elif isinstance(part, ToolResult):
-            yield {"text": part.text or "-", "answers": part.call_id}
+            inside = (Text(part.content),) if isinstance(part.content, str) else part.content
+            texts = [_text(piece) for piece in inside if isinstance(piece, Text | File)]
+            yield {"text": "\n".join(texts) or "-", "answers": part.call_id}
+
+
+def _text(part: Text | File) -> str:
+    return part.text if isinstance(part, Text) else breadcrumb(part)
 
 
 FORMAT: Final = Format(
-    provider="plain",  # type: ignore[arg-type]  # Registered in the test's copy of the package.
+    provider="teletype",  # type: ignore[arg-type]  # Registered in the test's copy of the package.
     encode=encode,
     decode=decode,
     has_content=lambda line: bool(line.get("text")),

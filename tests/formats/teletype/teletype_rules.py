@@ -1,4 +1,4 @@
-"""The rules of a made-up provider, for the test of the recipe: see `plain.py` beside it."""
+"""The rules of a made-up provider, for the test of the recipe: see `teletype.py` beside it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.values import JSON
 _ID: Final = re.compile(r"[a-z0-9_]{1,32}")
 
 RULES: Final = rules_of(
-    "plain",
+    "teletype",
     ("not-empty", "There is at least one line.", "Made up."),
     ("system-place", "Instructions are a line of the host.", "Made up."),
     ("text", "Every line has a text.", "Made up."),
