@@ -58,12 +58,14 @@ def test_it_shows_who_says_what(talked: Shell) -> None:
 @each_provider
 def test_every_provider_can_be_looked_at(crashed: Shell, provider: str) -> None:
     """The same words in the same order, though some take each call apart."""
-    said = crashed.ok("window", "support-42", "-p", provider)
+    said = crashed.ok("window", "support-42", "-p", provider, "--system", "Be kind.")
+    assert said.startswith("system\n  Be kind.\n\nuser\n")
     shown = ["Where is my parcel?", "→ track", "← guess", "in Oslo.", "Send it again", "→ send"]
     places = [said.index(words) for words in shown]
     assert places == sorted(places)
     assert said.count("\ntool\n") == 2
-    assert f" for {provider}, about " in said
+    noun = "items" if provider == "openai-responses" else "messages"
+    assert f" {noun} for {provider}, about " in said
 
 
 def test_it_says_what_was_left_out_and_why(shell: Shell) -> None:
