@@ -1,4 +1,4 @@
-"""Thinking in a provider's own form, which only its format recognizes, is treated as thinking."""
+"""What each format declares, as windows show it: instructions, and thinking in its own form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 import holdfast
 from holdfast.formats import anthropic
-from holdfast.formats.registry import format_of
+from holdfast.formats.registry import PROVIDERS, format_of
+from holdfast.testing.legality import RULES
 from holdfast.values import JSON, Message, Provider, Text, Thinking
 
 # What a model thought, as pieces that no part can represent.
@@ -23,6 +24,34 @@ OWN_THINKING: dict[Provider, dict[str, JSON]] = {
     },
 }
 each_provider = pytest.mark.parametrize("provider", OWN_THINKING)
+
+
+def test_a_format_and_its_rules_bear_the_name_they_are_found_by() -> None:
+    assert [format_of(provider).provider for provider in PROVIDERS] == [*PROVIDERS]
+    assert {rule.provider for rule in RULES} == {*PROVIDERS}
+
+
+@pytest.mark.parametrize(
+    ("provider", "first", "system"),
+    [
+        ("openai", {"role": "system", "content": "Be kind."}, None),
+        ("openai-responses", {"role": "system", "content": "Be kind."}, None),
+        ("anthropic", {"role": "user", "content": "hi"}, "Be kind."),
+        (
+            "gemini",
+            {"role": "user", "parts": [{"text": "hi"}]},
+            {"parts": [{"text": "Be kind."}]},
+        ),
+    ],
+)
+def test_instructions_are_where_the_provider_expects_them(
+    provider: Provider, first: JSON, system: JSON
+) -> None:
+    with holdfast.open("memory:") as store:
+        session = store.session("talk")
+        session.append(Message.user("hi"))
+        window = session.window(provider=provider, system="Be kind.")
+    assert (window.messages[0], window.system) == (first, system)
 
 
 def _sent(provider: Provider, *messages: Message) -> list[dict[str, JSON]]:
