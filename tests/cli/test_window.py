@@ -64,8 +64,13 @@ def test_every_provider_can_be_looked_at(crashed: Shell, provider: str) -> None:
     places = [said.index(words) for words in shown]
     assert places == sorted(places)
     assert said.count("\ntool\n") == 2
-    noun = "items" if provider == "openai-responses" else "messages"
-    assert f" {noun} for {provider}, about " in said
+    assert f" for {provider}, about " in said
+
+
+def test_it_counts_what_the_provider_is_sent_in_the_providers_word(talked: Shell) -> None:
+    assert "\n8 items for openai-responses, " in talked.ok(
+        "window", "support-42", "-p", "openai-responses"
+    )
 
 
 def test_it_says_what_was_left_out_and_why(shell: Shell) -> None:

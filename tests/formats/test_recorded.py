@@ -31,6 +31,7 @@ NAMES = sorted(record.files())
 each_conversation = pytest.mark.parametrize("name", NAMES)
 each_provider = pytest.mark.parametrize("provider", get_args(Provider))
 
+# The types of the providers' own packages.
 _TYPES: dict[str, TypeAdapter[Any]] = {
     "anthropic": TypeAdapter(MessageParam),
     "gemini": TypeAdapter(genai.Content),
@@ -123,7 +124,7 @@ def test_any_provider_can_go_on_with_them(
 ) -> None:
     window = _window(tmp_path, name, provider, joined=joined)
     assert problems(provider, window.messages, window.system) == []
-    for item in window.messages:
+    for item in window.messages if provider in _TYPES else ():
         _walked(_TYPES[provider].validate_python(_with_made_id(item)))
 
 

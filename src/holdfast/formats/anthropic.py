@@ -368,6 +368,7 @@ def _base64_source(mime: str, data: bytes) -> JSONObject:
 
 
 def _make_compatible(messages: Sequence[Message]) -> list[Message]:
+    """Omit server tools without a counterpart and misplaced thinking; mend error flags."""
     last = len(messages) - 1
     return [
         _drop_misplaced_thinking(_drop_unpaired_server_tools(message, is_last=at == last))
