@@ -630,9 +630,10 @@ def test_a_read_of_a_moved_file_is_an_error(path: Path, move: Callable[[Path], N
 
 
 def test_writes_that_were_handed_over_learn_of_the_move(path: Path) -> None:
-    """Each write that the writer thread runs raises, too."""
+    """Each write that the writer thread runs raises, too, even one that would be refused."""
     with _held_up(path) as (store, submit, go_on):
         pending = [submit(_append(store, said(id))) for id in "cde"]
+        pending.append(submit(_append(store, said("f"), expect=Head(1, 4))))
         _move(path)
         go_on()
         for ticket in pending:
@@ -1089,6 +1090,29 @@ def test_a_write_that_is_broken_off_costs_only_itself(
         store.session("talk").append(said("e"))
         assert ids(store) == list("abcde")
     assert _fresh_look(path) == list("abcde")
+
+
+def test_what_was_committed_when_the_writer_is_interrupted_is_unknown(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each caller gets `OutcomeUnknown`, and a retry finds what was stored; the store goes on."""
+    commit, commits = SQLiteWriterConnection.commit, itertools.count()
+
+    def commit_and_break_off(connection: SQLiteWriterConnection) -> None:
+        commit(connection)
+        if next(commits) == 1:  # The first commit is of the operation that held it up.
+            raise _Interrupted
+
+    with _held_up(path) as (store, submit, go_on):
+        verbs = [_append(store, said(id)) for id in "cd"]
+        monkeypatch.setattr(SQLiteWriterConnection, "commit", commit_and_break_off)
+        pending = [submit(verb) for verb in verbs]
+        go_on()
+        for ticket in pending:
+            with pytest.raises(OutcomeUnknown, match="was interrupted"):
+                ticket.result()
+        assert [submit(verb).result().seq for verb in verbs] == [3, 4]
+        assert ids(store) == list("abcd")
 
 
 def test_a_refusal_costs_only_itself_and_the_rest_share_one_sync(path: Path) -> None:

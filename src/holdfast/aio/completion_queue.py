@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from holdfast.errors import OutcomeUnknown
 from holdfast.storage.protocol import Backend, Operation, PendingWrite
+from holdfast.storage.write_queue import unfinished_error
 
 T = TypeVar("T")
 
@@ -106,12 +106,7 @@ class AwaitedWrite:
 
 def _fail_unknown(waiting: AwaitedWrite) -> None:
     if not waiting.future.done():
-        waiting.future.set_exception(
-            OutcomeUnknown(
-                f"the write did not finish within {2 * waiting.timeout:g} s and may still "
-                "be stored; retry it with the same ids."
-            )
-        )
+        waiting.future.set_exception(unfinished_error(waiting.timeout))
 
 
 _completion_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, CompletionQueue] = (

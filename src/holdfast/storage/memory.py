@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -49,6 +49,7 @@ from holdfast.storage.protocol import (
     UsageRow,
     sort_usage,
 )
+from holdfast.storage.write_queue import Ticket
 from holdfast.titles import normalize_title
 from holdfast.url import Location
 from holdfast.values import (
@@ -641,40 +642,6 @@ class MemoryTransaction(MemorySnapshot):
         self._drop(self._tables.queue.get(session, {}), number)
 
 
-class _FinishedWrite:
-    """A write that ran when it was submitted."""
-
-    def when_done(self, call: Callable[[], None]) -> None:
-        call()
-
-    def withdraw(self) -> bool:
-        return False
-
-
-class _SucceededWrite(_FinishedWrite, Generic[T]):
-    """A submitted write that succeeded."""
-
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def result(self) -> T:
-        return self._value
-
-    outcome = result
-
-
-class _FailedWrite(_FinishedWrite):
-    """A submitted write that failed."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> NoReturn:
-        raise self._error
-
-    outcome = result
-
-
 class MemoryBackend(Backend):
     """A store in memory, empty when it is opened, for one tenant."""
 
@@ -720,10 +687,10 @@ class MemoryBackend(Backend):
     def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Run an operation at once, since it waits for no disk."""
         self._refuse_write()
-        try:
-            return _SucceededWrite(self.write(operation))
-        except Exception as error:  # noqa: BLE001 - kept for its caller
-            return _FailedWrite(error)
+        ticket = Ticket(operation, self.deadline, withdraw=lambda _: False)
+        defer_signals(partial(ticket.run, self._write))
+        ticket.finish()
+        return ticket
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until something was written since `seen`."""

@@ -32,7 +32,6 @@ from holdfast.storage.postgres.snapshot import HorizonRequired, PostgresSnapshot
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.postgres.verify import find_damage
 from holdfast.storage.postgres.watcher import NotificationWatcher
-from holdfast.storage.postgres.write_queue import WriteQueue
 from holdfast.storage.protocol import (
     Backend,
     HealthCheck,
@@ -42,10 +41,12 @@ from holdfast.storage.protocol import (
     Query,
     prefetch_of,
 )
+from holdfast.storage.write_queue import WriteQueue
 from holdfast.url import Durability, Location
 from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
 
 T = TypeVar("T")
+_MAX_BATCH_WRITES: Final = 64
 _RETRY_PAUSE_S: Final = 0.05
 _UNCHANGED: Final = "nothing was changed."
 _live: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
@@ -102,7 +103,13 @@ class PostgresBackend(Backend):
             exclusive_timeout_s=self._conninfo.statement,
             watcher=self._watcher,
         )
-        self._write_queue = WriteQueue(self._runner.run_batch, self.deadline)
+        self._write_queue = WriteQueue(
+            self._runner.run_batch,
+            deadline=self.deadline,
+            max_batch_writes=_MAX_BATCH_WRITES,
+            withdrawn="the write was withdrawn before it started; nothing was stored. Try again; "
+            "if it keeps happening, run `holdfast doctor`.",
+        )
 
     def _check_server(self) -> None:
         """Check the server, and create the schema or bring it up to date."""

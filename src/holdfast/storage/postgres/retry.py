@@ -14,16 +14,16 @@ reported as `OutcomeUnknown`.
 An append mostly goes to a session that this process wrote last, whose head is cached
 (`head_cache.py`). It is then run without reading anything, in one round trip (`optimistic.py`).
 
-Submitted writes (`write_queue.py`) are run in order, all that wait in one transaction. Such a
-transaction never waits for a row lock: two of them, each holding many sessions, would deadlock. An
-operation that finds a session locked by another transaction ends the batch, and is run alone.
+Submitted writes are run in order (`storage/write_queue.py`), all that wait in one transaction. Such
+a transaction never waits for a row lock: two of them, each holding many sessions, would deadlock.
+An operation that finds a session locked by another transaction ends the batch, and is run alone.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -48,8 +48,8 @@ from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.snapshot import Tenant
 from holdfast.storage.postgres.transaction import PostgresTransaction, SessionLocked
 from holdfast.storage.postgres.watcher import NotificationWatcher
-from holdfast.storage.postgres.write_queue import QueuedWrite
 from holdfast.storage.protocol import Operation, prefetch_of
+from holdfast.storage.write_queue import TakeBatch, Ticket
 
 T = TypeVar("T")
 _NOT_STORED: Final = "nothing was stored."
@@ -303,9 +303,9 @@ class TransactionRunner:
 
     # ------------------------------------------------------------------------- batches
 
-    def run_batch(self, batch: Sequence[QueuedWrite[Any]]) -> None:
+    def run_batch(self, take_batch: TakeBatch) -> None:
         """Run queued writes in order, as many as possible in one transaction."""
-        waiting = deque(batch)
+        waiting = deque(take_batch())
         while waiting:
             completed, orphaned_backend = self._run_in_one_transaction(waiting)
             for _ in range(completed):
@@ -314,7 +314,7 @@ class TransactionRunner:
                 self._run_one(waiting.popleft(), orphaned_backend=orphaned_backend)
 
     def _run_in_one_transaction(
-        self, batch: Sequence[QueuedWrite[Any]]
+        self, batch: Collection[Ticket[Any]]
     ) -> tuple[int, BackendId | None]:
         """Run queued writes in one transaction, stopping before the first that would block.
 
@@ -323,85 +323,72 @@ class TransactionRunner:
         """
         if len(batch) == 1:
             return 0, None
-        done: list[Callable[[], None]] = []
+        together: list[Ticket[Any]] = []
         try:
             with self._connection(self._response_timeout_s) as connection:
-                tx = self._begin(connection, [write.operation for write in batch], may_block=False)
+                operations = [ticket.operation for ticket in batch]
+                tx = self._begin(connection, operations, may_block=False)
                 try:
-                    self._run_each(tx, batch, done)
+                    self._run_each(tx, batch, together)
                 except Exception as error:  # noqa: BLE001 - raised again when run alone
                     self._abort(connection, error)
                     return 0, None
                 self._commit(connection, tx, None)
         except ConnectionLost as lost:
             self._drop_server_state()
-            completed = 0 if lost.pending_commit is None else self._resolve_batch(batch, done, lost)
+            completed = 0 if lost.pending_commit is None else self._resolve_batch(together, lost)
             return completed, lost.backend_id
         except (HoldfastError, RetryableConflict):
             return 0, None
-        for complete in done:
-            complete()
-        return len(done), None
-
-    def _resolve_batch(
-        self,
-        batch: Sequence[QueuedWrite[Any]],
-        done: Sequence[Callable[[], None]],
-        lost: ConnectionLost,
-    ) -> int:
-        """Complete the writes whose common commit is in doubt; return how many completed."""
-        together = [batch[index] for index in range(len(done))]
-        try:
-            status = self._await_commit_status(lost, time.monotonic() + self._deadline)
-        except HoldfastError as unknown:
-            for write in together:
-                write.set_error(unknown)
-            return len(done)
-        if status == "aborted":
-            return 0
-        if status == "committed":
-            self._watcher.announce()
-            for complete in done:
-                complete()
-        else:
-            for write in together:
-                self._run_one(write, in_doubt=lost.error)
-        return len(done)
+        for ticket in together:
+            ticket.finish()
+        return len(together), None
 
     def _run_each(
         self,
         tx: PostgresTransaction,
-        batch: Sequence[QueuedWrite[Any]],
-        done: list[Callable[[], None]],
+        batch: Iterable[Ticket[Any]],
+        together: list[Ticket[Any]],
     ) -> None:
-        for write in batch:
+        for ticket in batch:
             before = tx.writes
             try:
-                value = write.operation(tx)
+                ticket.run_in(tx)
             except SessionLocked:
                 if tx.writes != before:
                     raise
                 return
-            except HoldfastError as error:
-                if tx.writes != before:
-                    raise
-                done.append(partial(write.set_error, error))
-            else:
-                done.append(partial(write.set_result, value))
+            together.append(ticket)
+
+    def _resolve_batch(self, together: Sequence[Ticket[Any]], lost: ConnectionLost) -> int:
+        """Finish the writes whose common commit is in doubt; return how many completed."""
+        try:
+            status = self._await_commit_status(lost, time.monotonic() + self._deadline)
+        except HoldfastError as unknown:
+            for ticket in together:
+                ticket.error = unknown
+                ticket.finish()
+            return len(together)
+        if status == "aborted":
+            return 0
+        if status == "committed":
+            self._watcher.announce()
+            for ticket in together:
+                ticket.finish()
+        else:
+            for ticket in together:
+                self._run_one(ticket, in_doubt=lost.error)
+        return len(together)
 
     def _run_one(
         self,
-        write: QueuedWrite[Any],
+        ticket: Ticket[Any],
         *,
         orphaned_backend: BackendId | None = None,
         in_doubt: HoldfastError | None = None,
     ) -> None:
-        try:
-            value = self.run(write.operation, orphaned_backend=orphaned_backend, in_doubt=in_doubt)
-        except BaseException as error:  # noqa: BLE001 - every error belongs to the caller
-            write.set_error(error)
-        else:
-            write.set_result(value)
+        ticket.run(partial(self.run, orphaned_backend=orphaned_backend, in_doubt=in_doubt))
+        ticket.finish()
 
 
 def _raise_outcome(error: HoldfastError, in_doubt: HoldfastError | None) -> NoReturn:

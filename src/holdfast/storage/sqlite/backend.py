@@ -279,7 +279,7 @@ class SQLiteBackend(Backend):
     def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Queue an operation for the writer thread."""
         self._refuse_write()
-        return self._writer.submit(operation)
+        return self._writer.queue.submit(operation)
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until the change count is not `seen`, or for `timeout` seconds; return the count."""
@@ -291,7 +291,7 @@ class SQLiteBackend(Backend):
     def flush(self) -> None:
         """Wait until all queued writes are done."""
         if self._lock is not None:
-            self._writer.flush()
+            self._writer.queue.flush()
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -436,7 +436,7 @@ class SQLiteBackend(Backend):
         self._closed = True
         self._watcher.close()
         if self._lock is not None:
-            self._writer.close()
+            self._writer.queue.close()
             # A writer thread that is blocked keeps its connection until the process ends.
             if self._writer.connection_lock.acquire(timeout=self.deadline):
                 self._writer_connection.close()
