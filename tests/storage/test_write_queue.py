@@ -173,8 +173,9 @@ def test_withdrawing_again_is_withdrawn_still(runner: _Runner) -> None:
 class _Gate:
     """The lock that a ticket's callers wait at; `arrived` counts them."""
 
-    def __init__(self, ticket: Ticket[Any]) -> None:
-        self._lock = ticket._gate  # noqa: SLF001
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
         self.release = self._lock.release
         self.arrived = threading.Semaphore(0)
 
@@ -187,7 +188,7 @@ def test_all_that_wait_for_a_write_are_woken(runner: _Runner) -> None:
     """More than one thread may wait for the same write."""
     queue = _queue(runner.run, threading.TIMEOUT_MAX)
     first = _busy(queue, runner)
-    gate = first._gate = _Gate(first)  # type: ignore[assignment]  # noqa: SLF001
+    gate = first._gate = _Gate()  # type: ignore[assignment]  # noqa: SLF001
     results: list[str] = []
     threads = [
         threading.Thread(target=lambda: results.append(first.result()), daemon=True)

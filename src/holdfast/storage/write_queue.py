@@ -59,8 +59,7 @@ class Ticket(Generic[T]):
         self._callback: Callable[[], None] | None = None
         # A signal handler cannot interrupt taking or releasing a plain lock; a condition it can.
         self._lock = threading.Lock()
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._gate: threading.Lock | None = None  # held until it is done, if a thread waits for it
 
     # ------------------------------------------------------------------------------- the caller
 
@@ -73,10 +72,16 @@ class Ticket(Generic[T]):
 
     def _wait(self) -> bool:
         """Wait until it is done; false if that takes longer than the deadline."""
-        if not self.done:
-            if not self._gate.acquire(timeout=self._deadline):
-                return False
-            self._gate.release()  # for the next that waits
+        with self._lock:
+            if self.done:
+                return True
+            if self._gate is None:
+                self._gate = threading.Lock()
+                self._gate.acquire()
+            gate = self._gate
+        if not gate.acquire(timeout=self._deadline):
+            return False
+        gate.release()  # for the next that waits
         return True
 
     def outcome(self) -> T:
@@ -124,8 +129,9 @@ class Ticket(Generic[T]):
         """Mark it done, with the result or the error that was set, and wake its caller."""
         with self._lock:
             self.done = True
-            callback = self._callback
-        self._gate.release()
+            callback, gate = self._callback, self._gate
+        if gate is not None:
+            gate.release()
         if callback is not None:
             callback()
 
