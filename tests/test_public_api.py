@@ -1,5 +1,6 @@
 """The public API: exactly the listed names, matching twins, no heavy imports."""
 
+import asyncio
 import inspect
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import aio, errors, values
+from holdfast.operations.sessions import Changes
 from holdfast.testing import BackendConformance
 
 NAMES = [
@@ -221,6 +223,48 @@ def test_twins_have_the_same_attributes(sync: type, twin: type) -> None:
         for kind in (sync, twin)
     ]
     assert names[0] - {"runtime", "number"} == names[1]
+
+
+OPTIONS: list[tuple[Callable[..., Any], type]] = [
+    (holdfast.Store.session, values.SessionFields),
+    (holdfast.Store.create, values.SessionFields),
+    (holdfast.Store.sessions, values.ListOptions),
+    (holdfast.Store.search, values.SearchOptions),
+    (holdfast.Store.retention, values.RetentionOptions),
+    (holdfast.Session.fork, values.ForkFields),
+    (holdfast.Session.update, Changes),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), OPTIONS, ids=lambda one: one.__name__)
+def test_every_option_is_in_the_help_of_its_method(
+    method: Callable[..., Any], options: type
+) -> None:
+    """The signature has only the name of the set; the docstring names what is in it."""
+    *_, last = inspect.signature(method).parameters.values()
+    assert last.kind is inspect.Parameter.VAR_KEYWORD
+    assert last.annotation.removesuffix("]").endswith(options.__name__)
+    words = set(re.findall(r"\w+", method.__doc__ or ""))
+    assert options.__annotations__.keys() <= words
+
+
+@pytest.mark.parametrize("method", ["session", "create", "sessions", "search", "retention", "fork"])
+def test_an_argument_that_there_is_not_is_a_type_error(method: str) -> None:
+    """As Python raises it, by both twins, and before anything is read or written."""
+    given = ["k"] if method in {"session", "search"} else []
+    with holdfast.open("memory:") as store:
+        of: Any = store.session("k") if method == "fork" else store
+        with pytest.raises(TypeError, match=rf"{method}\(\) got an unexpected .* 'colour'"):
+            getattr(of, method)(*given, colour="red")
+        twin = aio.AsyncSession(of) if method == "fork" else aio.AsyncStore(of)
+        with pytest.raises(TypeError, match=rf"{method}\(\) got an unexpected .* 'colour'"):
+            asyncio.run(getattr(twin, method)(*given, colour="red"))
+
+
+def test_a_fork_inherits_what_cannot_be_passed() -> None:
+    """Scope and agent are the parent's: passing one is an error, not ignored."""
+    with holdfast.open("memory:") as store, pytest.raises(TypeError, match="'scope'"):
+        store.session("k").fork(scope="another")  # type: ignore[call-arg]
 
 
 def test_both_doors_open_alike() -> None:

@@ -11,7 +11,7 @@ from typing import Unpack
 
 import msgspec
 
-from holdfast import codec, ids
+from holdfast import codec, ids, validation
 from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
 from holdfast.errors import BadQuery
@@ -21,10 +21,10 @@ from holdfast.operations.positions import check_position
 from holdfast.storage.protocol import SessionRow
 from holdfast.turn import Turn, TurnCore
 from holdfast.values import (
-    JSON,
     BranchInfo,
     Content,
     EraseReport,
+    ForkFields,
     Head,
     Link,
     Message,
@@ -137,28 +137,18 @@ class Session:
         at: MessageRef | None = None,
         *,
         key: str | None = None,
-        title: str | None = None,
-        cwd: str | None = None,
-        model: str | None = None,
-        metadata: dict[str, JSON] | None = None,
         expect: Head | None = None,
+        **fields: Unpack[ForkFields],
     ) -> Session:
         """Create a session whose history is this one's up to `at`, inclusive; nothing is copied.
 
         `at` is a seq, a message's id or a head (of any branch); inside a tool exchange it moves to
-        before it. Scope, agent, model and cwd are inherited.
+        before it. The fields are `title`, `model`, `cwd` and `metadata`. Scope, agent, model and
+        cwd are inherited.
         """
+        validation.check_arguments(fields, ForkFields, "Session.fork")
         at = check_position(at, "at")
-        identity = sessions.make_identity(
-            id=ids.session_id(),
-            key=key,
-            scope=None,
-            title=title,
-            agent=None,
-            model=model,
-            cwd=cwd,
-            metadata=metadata,
-        )
+        identity = sessions.make_identity(id=ids.session_id(), key=key, **fields)
         origin = sessions.Origin(parent=self._n, relation="fork", at=at, expect=expect)
         return Session(self._context, self._write(sessions.create(identity, origin=origin)))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, Unpack
 
 import msgspec
 
@@ -18,14 +18,13 @@ from holdfast.erasure import Erasure
 from holdfast.errors import SessionNotFound
 from holdfast.follow import StoreFollower
 from holdfast.operations import deletion, listing, queries, resolve, retention, sessions
-from holdfast.operations.retention_rules import RetentionRules, parse_duration
+from holdfast.operations.retention_rules import parse_rules
 from holdfast.search.time_filter import Bound, parse_time
 from holdfast.session import Session
 from holdfast.storage.protocol import Backend, Query, SessionFilter, SessionRow
 from holdfast.storage.registry import open_backend
 from holdfast.url import Durability, check_durability, parse_url
 from holdfast.values import (
-    JSON,
     BackupReport,
     CopyReport,
     Damage,
@@ -34,17 +33,18 @@ from holdfast.values import (
     Hit,
     ImportReport,
     IndexStatus,
-    Order,
+    ListOptions,
     Page,
     Plan,
     PurgeReport,
     Relation,
+    RetentionOptions,
     RetentionReport,
     Review,
-    Role,
     SalvageReport,
+    SearchOptions,
+    SessionFields,
     SessionInfo,
-    SessionState,
     Stats,
 )
 
@@ -104,37 +104,19 @@ class Store:
 
     # ------------------------------------------------------------------------------- sessions
 
-    def session(
-        self,
-        key: str,
-        *,
-        create: bool = True,
-        scope: str | None = None,
-        title: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        cwd: str | None = None,
-        metadata: dict[str, JSON] | None = None,
-    ) -> Session:
+    def session(self, key: str, *, create: bool = True, **fields: Unpack[SessionFields]) -> Session:
         """Open the session with this key, or create it.
 
-        The other arguments are used only when it is created.
+        The fields `scope`, `title`, `agent`, `model`, `cwd` and `metadata` are set only when it is
+        created.
         """
+        validation.check_arguments(fields, SessionFields, "Store.session")
         found = self._open_found(resolve.find_by_key(key))
         if found is not None:
             return found
         if not create:
             raise SessionNotFound(f"no session has the key {key!r}.")
-        identity = sessions.make_identity(
-            id=ids.session_id(),
-            key=key,
-            scope=scope,
-            title=title,
-            agent=agent,
-            model=model,
-            cwd=cwd,
-            metadata=metadata,
-        )
+        identity = sessions.make_identity(id=ids.session_id(), key=key, **fields)
         return Session(self._context, self._write(sessions.create(identity, reuse=True)))
 
     def create(
@@ -143,29 +125,17 @@ class Store:
         key: str | None = None,
         parent: str | Session | None = None,
         relation: Relation = "continue",
-        scope: str | None = None,
-        title: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        cwd: str | None = None,
-        metadata: dict[str, JSON] | None = None,
+        **fields: Unpack[SessionFields],
     ) -> Session:
         """Create a session; `KeyTaken` if another has this key.
 
         With a parent, `continue` and `fork` start with its history, which both share; `reset`,
-        `delegate` and `import` start empty.
+        `delegate` and `import` start empty. The fields are `scope`, `title`, `agent`, `model`,
+        `cwd` and `metadata`.
         """
+        validation.check_arguments(fields, SessionFields, "Store.create")
         sessions.check_relation(relation, parent=parent is not None)
-        identity = sessions.make_identity(
-            id=ids.session_id(),
-            key=key,
-            scope=scope,
-            title=title,
-            agent=agent,
-            model=model,
-            cwd=cwd,
-            metadata=metadata,
-        )
+        identity = sessions.make_identity(id=ids.session_id(), key=key, **fields)
         origin = None
         if parent is not None:
             origin = sessions.Origin(parent=self._session_number(parent), relation=relation)
@@ -196,45 +166,39 @@ class Store:
         wanted = SessionFilter(scope=scope, agent=agent, cwd=cwd, delegates=False)
         return self._open_found(listing.latest(wanted, self._context.report))
 
-    def sessions(
-        self,
-        *,
-        scope: str | None = None,
-        agent: str | None = None,
-        cwd: str | None = None,
-        text: str | None = None,
-        pinned: bool | None = None,
-        archived: bool | None = None,
-        trashed: bool = False,
-        state: SessionState | None = None,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        order: Order = "activity",
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page[SessionInfo]:
+    def sessions(self, **options: Unpack[ListOptions]) -> Page[SessionInfo]:
         """List sessions by activity, newest first, in pages; `order="pinned"` puts pinned first.
 
-        `since` and `until` bound the time of the last write: times, or texts such as `7d` and
-        `2026-01-31`. Unreadable sessions are listed with the state `damaged`.
+        Listed are those that match `scope`, `agent`, `cwd`, `text`, `pinned`, `archived` and
+        `state`; sessions in the trash only with `trashed=True`. `since` and `until` bound the time
+        of the last write: times, or texts such as `7d` and `2026-01-31`. A page has `limit=50`
+        sessions, and its `cursor` gets the next one. Unreadable sessions are listed with the state
+        `damaged`.
         """
-        for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd), ("text", text)):
-            validation.check_filter(value, field)
-        for field, flag in (("pinned", pinned), ("archived", archived), ("trashed", trashed)):
-            validation.check_flag(flag, field, optional=field != "trashed")
+        validation.check_arguments(options, ListOptions, "Store.sessions")
+        for field in ("scope", "agent", "cwd", "text"):
+            validation.check_filter(options.get(field), field)
+        for field in ("pinned", "archived"):
+            validation.check_flag(options.get(field), field, optional=True)
+        trashed = options.get("trashed", False)
+        validation.check_flag(trashed, "trashed", optional=False)
         wanted = SessionFilter(
-            scope=scope,
-            agent=agent,
-            cwd=cwd,
-            text=text,
-            pinned=pinned,
-            archived=archived,
+            scope=options.get("scope"),
+            agent=options.get("agent"),
+            cwd=options.get("cwd"),
+            text=options.get("text"),
+            pinned=options.get("pinned"),
+            archived=options.get("archived"),
             trashed=trashed,
-            since=self._parse_bound(since, "since"),
-            until=self._parse_bound(until, "until"),
+            since=self._parse_bound(options.get("since"), "since"),
+            until=self._parse_bound(options.get("until"), "until"),
         )
         request = listing.PageRequest(
-            listing=wanted, state=state, order=order, limit=limit, cursor=cursor
+            listing=wanted,
+            state=options.get("state"),
+            order=options.get("order", "activity"),
+            limit=options.get("limit", 50),
+            cursor=options.get("cursor"),
         )
         return Page(*self._read(listing.page(request, self._context.report)))
 
@@ -243,48 +207,21 @@ class Store:
         found = parse_time(value, bound, self._context.now().astimezone())
         return None if found is None else to_micros(found)
 
-    def search(
-        self,
-        text: str,
-        *,
-        scope: str | None = None,
-        agent: str | None = None,
-        role: Role | None = None,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        session: str | None = None,
-        literal: bool = False,
-        thinking: bool = False,
-        all_branches: bool = False,
-        around: int = 0,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Hit]:
+    def search(self, text: str, **options: Unpack[SearchOptions]) -> Page[Hit]:
         """Search messages and titles, best match first, in pages.
 
         The text is words (all must match), "phrases", prefixes*, -excluded words, and filters such
-        as `role:user since:7d`; `literal` disables this syntax. Thinking and abandoned branches are
-        searched only if requested, the trash never.
+        as `role:user since:7d`; `literal=True` disables this syntax. The filters `scope`, `agent`,
+        `role`, `since`, `until` and `session` can also be passed as arguments. Thinking is searched
+        only with `thinking=True`, abandoned branches with `all_branches=True`, the trash never.
+        Each hit comes with `around=0` messages before and after it. A page has `limit=20` hits, and
+        its `cursor` gets the next one.
         """
         from holdfast.search import engine  # noqa: PLC0415 - few callers need it
         from holdfast.search.request import parse_request  # noqa: PLC0415
 
-        request = parse_request(
-            text,
-            now=self._context.now(),
-            scope=scope,
-            agent=agent,
-            role=role,
-            since=since,
-            until=until,
-            session=session,
-            literal=literal,
-            thinking=thinking,
-            all_branches=all_branches,
-            around=around,
-            limit=limit,
-            cursor=cursor,
-        )
+        validation.check_arguments(options, SearchOptions, "Store.search")
+        request = parse_request(text, options, self._context.now())
         return engine.search(self._backend, self._context.index, request, self._context.report)
 
     def index_status(self) -> IndexStatus:
@@ -363,39 +300,17 @@ class Store:
         pending, scan = erasure.wipe_and_scan()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
 
-    def retention(
-        self,
-        *,
-        older_than: timedelta | str | None = None,
-        idle: timedelta | str | None = None,
-        keep_last: int | None = None,
-        scope: str | None = None,
-        max_bytes: int | None = None,
-        empty_trash: timedelta | str | None = None,
-    ) -> Plan:
+    def retention(self, **rules: Unpack[RetentionOptions]) -> Plan:
         """Return which sessions these rules would remove, and why; nothing is changed.
 
-        Times are a `timedelta` or a text such as `30d`. Pinned, open and forked-from sessions
-        stay, and so do the `keep_last` most recent ones. `apply` moves the others to the trash;
-        with `empty_trash`, sessions in the trash for that long are erased. Without a rule, none is
-        removed.
+        Removed are sessions `older_than` a time, `idle` for one, and the least recent beyond
+        `max_bytes`, of one `scope` or of all. Times are a `timedelta` or a text such as `30d`.
+        Pinned, open and forked-from sessions stay, and so do the `keep_last` most recent ones.
+        `apply` moves the others to the trash; with `empty_trash`, sessions in the trash for that
+        long are erased. Without a rule, none is removed.
         """
-        validation.check_filter(scope, "scope")
-        rules = RetentionRules(
-            older_than=parse_duration(older_than, "older_than"),
-            idle=parse_duration(idle, "idle"),
-            keep_last=(
-                None
-                if keep_last is None
-                else validation.check_number(keep_last, "keep_last", lowest=1)
-            ),
-            scope=scope,
-            max_bytes=None
-            if max_bytes is None
-            else validation.check_number(max_bytes, "max_bytes"),
-            empty_trash=parse_duration(empty_trash, "empty_trash"),
-        )
-        return self._read(retention.plan(rules))
+        validation.check_arguments(rules, RetentionOptions, "Store.retention")
+        return self._read(retention.plan(parse_rules(rules)))
 
     def apply(
         self,

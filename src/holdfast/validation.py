@@ -228,6 +228,13 @@ def check_flag(value: object, field: str, *, optional: bool) -> None:
         raise BadQuery(f"{field}: expected true or false, got {_type_name(value)}")
 
 
+def check_arguments(given: Iterable[str], declared: type, function: str) -> None:
+    """Raise `TypeError`, as Python does, if a keyword argument is not in a typed dictionary."""
+    for name in given:
+        if name not in declared.__annotations__:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
 def check_filter(value: object, field: str) -> None:
     """Check a filter of a list: text or `None`."""
     if value is not None and type(value) is not str:

@@ -10,7 +10,7 @@ excluded from garbage collection, which would take longer than reading them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import (
     TYPE_CHECKING,
@@ -260,6 +260,68 @@ class Head(msgspec.Struct, frozen=True):
 
 
 MessageRef: TypeAlias = int | str | Head  # a seq of the history, a message's id, or any head
+
+
+class ForkFields(TypedDict, total=False):
+    """The fields that a caller may set on a fork, besides its key."""
+
+    title: str | None
+    model: str | None
+    cwd: str | None
+    metadata: dict[str, JSON] | None
+
+
+class SessionFields(ForkFields, total=False):
+    """The fields that a caller may set on a new session, besides its key."""
+
+    scope: str | None
+    agent: str | None
+
+
+class ListOptions(TypedDict, total=False):
+    """The options of a list of sessions; see `Store.sessions`."""
+
+    scope: str | None
+    agent: str | None
+    cwd: str | None
+    text: str | None
+    pinned: bool | None
+    archived: bool | None
+    trashed: bool
+    state: SessionState | None
+    since: datetime | str | None
+    until: datetime | str | None
+    order: Order
+    limit: int
+    cursor: str | None
+
+
+class SearchOptions(TypedDict, total=False):
+    """The options of a search; see `Store.search`."""
+
+    scope: str | None
+    agent: str | None
+    role: Role | None
+    since: datetime | str | None
+    until: datetime | str | None
+    session: str | None
+    literal: bool
+    thinking: bool
+    all_branches: bool
+    around: int
+    limit: int
+    cursor: str | None
+
+
+class RetentionOptions(TypedDict, total=False):
+    """The rules of a retention plan; see `Store.retention`."""
+
+    older_than: timedelta | str | None
+    idle: timedelta | str | None
+    keep_last: int | None
+    scope: str | None
+    max_bytes: int | None
+    empty_trash: timedelta | str | None
 
 
 class BranchInfo(msgspec.Struct, frozen=True, kw_only=True):

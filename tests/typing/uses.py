@@ -144,6 +144,8 @@ def searching(store: Store) -> None:
     store.search(5)  # type: ignore[arg-type]
     store.search("red", 5)  # type: ignore[call-arg, arg-type]
     store.search("red", role="nobody")  # type: ignore[arg-type]
+    store.search("red", limit="5")  # type: ignore[arg-type]
+    store.search("red", colour="red")  # type: ignore[call-arg]
 
 
 async def searching_async(store: AsyncStore) -> None:

@@ -14,10 +14,10 @@ from holdfast.operations import append, head_moves, queries, queue, sessions, tu
 from holdfast.session import Session, context_of, number_of, to_input
 from holdfast.turn import TurnCore
 from holdfast.values import (
-    JSON,
     BranchInfo,
     Content,
     EraseReport,
+    ForkFields,
     Head,
     Link,
     Message,
@@ -108,23 +108,11 @@ class AsyncSession:
         at: MessageRef | None = None,
         *,
         key: str | None = None,
-        title: str | None = None,
-        cwd: str | None = None,
-        model: str | None = None,
-        metadata: dict[str, JSON] | None = None,
         expect: Head | None = None,
+        **fields: Unpack[ForkFields],
     ) -> AsyncSession:
         """Create a session whose history is this one's up to `at`, inclusive."""
-        made = await asyncio.to_thread(
-            self._session.fork,
-            at,
-            key=key,
-            title=title,
-            cwd=cwd,
-            model=model,
-            metadata=metadata,
-            expect=expect,
-        )
+        made = await asyncio.to_thread(self._session.fork, at, key=key, expect=expect, **fields)
         return AsyncSession(made)
 
     async def rewind(self, to: MessageRef, *, expect: Head | None = None) -> Head:

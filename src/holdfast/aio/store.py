@@ -6,9 +6,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, Unpack
 
 from holdfast import store, titles
 from holdfast.aio.follow import AsyncStoreFollower
@@ -17,7 +16,6 @@ from holdfast.storage.protocol import Backend
 from holdfast.store import Store
 from holdfast.url import Durability
 from holdfast.values import (
-    JSON,
     BackupReport,
     CopyReport,
     Damage,
@@ -26,17 +24,18 @@ from holdfast.values import (
     Hit,
     ImportReport,
     IndexStatus,
-    Order,
+    ListOptions,
     Page,
     Plan,
     PurgeReport,
     Relation,
+    RetentionOptions,
     RetentionReport,
     Review,
-    Role,
     SalvageReport,
+    SearchOptions,
+    SessionFields,
     SessionInfo,
-    SessionState,
     Stats,
 )
 
@@ -70,29 +69,10 @@ class AsyncStore:
         return self._store.damage
 
     async def session(
-        self,
-        key: str,
-        *,
-        create: bool = True,
-        scope: str | None = None,
-        title: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        cwd: str | None = None,
-        metadata: dict[str, JSON] | None = None,
+        self, key: str, *, create: bool = True, **fields: Unpack[SessionFields]
     ) -> AsyncSession:
         """Open the session with this key, or create it."""
-        found = await asyncio.to_thread(
-            self._store.session,
-            key,
-            create=create,
-            scope=scope,
-            title=title,
-            agent=agent,
-            model=model,
-            cwd=cwd,
-            metadata=metadata,
-        )
+        found = await asyncio.to_thread(self._store.session, key, create=create, **fields)
         return AsyncSession(found)
 
     async def create(
@@ -101,25 +81,12 @@ class AsyncStore:
         key: str | None = None,
         parent: str | AsyncSession | None = None,
         relation: Relation = "continue",
-        scope: str | None = None,
-        title: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        cwd: str | None = None,
-        metadata: dict[str, JSON] | None = None,
+        **fields: Unpack[SessionFields],
     ) -> AsyncSession:
         """Create a session; `KeyTaken` if another has this key."""
+        from_ = sync_of(parent) if isinstance(parent, AsyncSession) else parent
         made = await asyncio.to_thread(
-            self._store.create,
-            key=key,
-            parent=sync_of(parent) if isinstance(parent, AsyncSession) else parent,
-            relation=relation,
-            scope=scope,
-            title=title,
-            agent=agent,
-            model=model,
-            cwd=cwd,
-            metadata=metadata,
+            self._store.create, key=key, parent=from_, relation=relation, **fields
         )
         return AsyncSession(made)
 
@@ -134,75 +101,13 @@ class AsyncStore:
         found = await asyncio.to_thread(self._store.latest, scope=scope, agent=agent, cwd=cwd)
         return None if found is None else AsyncSession(found)
 
-    async def sessions(
-        self,
-        *,
-        scope: str | None = None,
-        agent: str | None = None,
-        cwd: str | None = None,
-        text: str | None = None,
-        pinned: bool | None = None,
-        archived: bool | None = None,
-        trashed: bool = False,
-        state: SessionState | None = None,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        order: Order = "activity",
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page[SessionInfo]:
+    async def sessions(self, **options: Unpack[ListOptions]) -> Page[SessionInfo]:
         """List sessions by activity, newest first, in pages; see `Store.sessions`."""
-        return await asyncio.to_thread(
-            self._store.sessions,
-            scope=scope,
-            agent=agent,
-            cwd=cwd,
-            text=text,
-            pinned=pinned,
-            archived=archived,
-            trashed=trashed,
-            state=state,
-            since=since,
-            until=until,
-            order=order,
-            limit=limit,
-            cursor=cursor,
-        )
+        return await asyncio.to_thread(self._store.sessions, **options)
 
-    async def search(
-        self,
-        text: str,
-        *,
-        scope: str | None = None,
-        agent: str | None = None,
-        role: Role | None = None,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        session: str | None = None,
-        literal: bool = False,
-        thinking: bool = False,
-        all_branches: bool = False,
-        around: int = 0,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[Hit]:
+    async def search(self, text: str, **options: Unpack[SearchOptions]) -> Page[Hit]:
         """Search messages and titles, best match first, in pages; see `Store.search`."""
-        return await asyncio.to_thread(
-            self._store.search,
-            text,
-            scope=scope,
-            agent=agent,
-            role=role,
-            since=since,
-            until=until,
-            session=session,
-            literal=literal,
-            thinking=thinking,
-            all_branches=all_branches,
-            around=around,
-            limit=limit,
-            cursor=cursor,
-        )
+        return await asyncio.to_thread(self._store.search, text, **options)
 
     async def index_status(self) -> IndexStatus:
         """Return the state of the search index."""
@@ -249,26 +154,9 @@ class AsyncStore:
         """Erase a session for ever."""
         return await asyncio.to_thread(self._store.purge, ref, forks=forks)
 
-    async def retention(
-        self,
-        *,
-        older_than: timedelta | str | None = None,
-        idle: timedelta | str | None = None,
-        keep_last: int | None = None,
-        scope: str | None = None,
-        max_bytes: int | None = None,
-        empty_trash: timedelta | str | None = None,
-    ) -> Plan:
-        """Return which sessions these rules would remove, and why."""
-        return await asyncio.to_thread(
-            self._store.retention,
-            older_than=older_than,
-            idle=idle,
-            keep_last=keep_last,
-            scope=scope,
-            max_bytes=max_bytes,
-            empty_trash=empty_trash,
-        )
+    async def retention(self, **rules: Unpack[RetentionOptions]) -> Plan:
+        """Return which sessions these rules would remove, and why; see `Store.retention`."""
+        return await asyncio.to_thread(self._store.retention, **rules)
 
     async def apply(
         self,

@@ -20,8 +20,9 @@ from typing import Final
 
 import msgspec
 
+from holdfast import validation
 from holdfast.errors import BadQuery
-from holdfast.values import RetentionAction
+from holdfast.values import RetentionAction, RetentionOptions
 
 _DURATION: Final = re.compile(r"([0-9]{1,5})([hdwmy])")
 _UNITS: Final = {
@@ -64,6 +65,23 @@ class RetentionRules(msgspec.Struct, frozen=True, kw_only=True):
     scope: str | None = None
     max_bytes: int | None = None
     empty_trash: int | None = None
+
+
+def parse_rules(options: RetentionOptions) -> RetentionRules:
+    """Return validated rules; raise `BadQuery` if one is invalid."""
+    validation.check_filter(options.get("scope"), "scope")
+    return RetentionRules(
+        older_than=parse_duration(options.get("older_than"), "older_than"),
+        idle=parse_duration(options.get("idle"), "idle"),
+        keep_last=_check_optional_number(options.get("keep_last"), "keep_last", lowest=1),
+        scope=options.get("scope"),
+        max_bytes=_check_optional_number(options.get("max_bytes"), "max_bytes", lowest=0),
+        empty_trash=parse_duration(options.get("empty_trash"), "empty_trash"),
+    )
+
+
+def _check_optional_number(value: int | None, field: str, *, lowest: int) -> int | None:
+    return None if value is None else validation.check_number(value, field, lowest=lowest)
 
 
 class RetentionCandidate(msgspec.Struct, frozen=True, kw_only=True):

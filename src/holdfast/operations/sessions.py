@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, get_args
+from typing import TypedDict, Unpack, get_args
 
 import msgspec
 
@@ -13,7 +13,7 @@ from holdfast.operations.positions import preview_at, resolve_position, start_at
 from holdfast.operations.queries import describe
 from holdfast.storage.protocol import BranchStart, Operation, SessionRow, Transaction
 from holdfast.titles import may_retitle
-from holdfast.values import JSON, Goal, Head, MessageRef, Relation, SessionInfo
+from holdfast.values import JSON, Goal, Head, MessageRef, Relation, SessionFields, SessionInfo
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,34 +29,23 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     metadata: bytes
 
 
-def make_identity(
-    *,
-    id: str,
-    key: str | None = None,
-    scope: str | None = None,
-    title: str | None = None,
-    agent: str | None = None,
-    model: str | None = None,
-    cwd: str | None = None,
-    metadata: dict[str, JSON] | None = None,
-) -> Identity:
+def make_identity(*, id: str, key: str | None = None, **fields: Unpack[SessionFields]) -> Identity:
     """Validate the fields of a new session and return them."""
+    metadata = fields.get("metadata")
     if metadata is not None:
         validation.check_json_object(metadata, "metadata")
-    if key is not None:
-        validation.check_name(key, "key")
-    named = {"scope": scope, "title": title, "agent": agent, "model": model, "cwd": cwd}
-    for field, value in named.items():
-        check_optional_text(value, field)
+    check_optional_text(key, "key")
+    for field in ("scope", "title", "agent", "model", "cwd"):
+        check_optional_text(fields.get(field), field)
     return Identity(
         id=id,
         key=key,
-        scope=scope,
-        title=title,
-        agent=agent,
-        model=model,
-        cwd=cwd,
-        metadata=_merge(b"{}", {} if metadata is None else metadata),
+        scope=fields.get("scope"),
+        title=fields.get("title"),
+        agent=fields.get("agent"),
+        model=fields.get("model"),
+        cwd=fields.get("cwd"),
+        metadata=_merge(b"{}", metadata or {}),
     )
 
 

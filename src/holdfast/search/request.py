@@ -20,9 +20,9 @@ from holdfast.errors import AmbiguousRef, BadQuery, BadRef, NotFound
 from holdfast.operations import resolve
 from holdfast.search.protocol import Bounds
 from holdfast.search.query import Query, parse
-from holdfast.search.time_filter import TimeBound, parse_time
+from holdfast.search.time_filter import parse_time
 from holdfast.storage.protocol import BranchOwner, SessionRow, Snapshot
-from holdfast.values import Role
+from holdfast.values import Role, SearchOptions
 
 MAX_HITS: Final = 1000
 _MAX_QUERY_CHARS: Final = 100_000
@@ -98,44 +98,34 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
         return True, found[0] if same and found[0].trashed_at is None else None
 
 
-def parse_request(
-    text: str,
-    *,
-    now: datetime,
-    scope: str | None,
-    agent: str | None,
-    role: Role | None,
-    since: TimeBound | None,
-    until: TimeBound | None,
-    session: str | None,
-    literal: bool,
-    thinking: bool,
-    all_branches: bool,
-    around: int,
-    limit: int,
-    cursor: str | None,
-) -> SearchRequest:
+def parse_request(text: str, options: SearchOptions, now: datetime) -> SearchRequest:
     """Return a validated request; raise `BadQuery` if an argument is invalid."""
     if not isinstance(text, str) or len(text) > _MAX_QUERY_CHARS:
         raise BadQuery(f"text: expected a string of at most {_MAX_QUERY_CHARS:,} characters")
+    scope, agent, session = options.get("scope"), options.get("agent"), options.get("session")
     for field, value in (("scope", scope), ("agent", agent), ("session", session)):
         validation.check_filter(value, field)
+    literal, thinking = options.get("literal", False), options.get("thinking", False)
+    all_branches = options.get("all_branches", False)
     for field, flag in (
         ("literal", literal),
         ("thinking", thinking),
         ("all_branches", all_branches),
     ):
         validation.check_flag(flag, field, optional=False)
+    role, since, until = options.get("role"), options.get("since"), options.get("until")
     if role is not None and role not in get_args(Role):
         raise BadQuery(f"role: must be one of {', '.join(get_args(Role))}")
     fingerprint = crc32(
         repr((text, scope, agent, role, since, until, session, literal, thinking, all_branches))
         .encode("utf-8", "surrogatepass")
     )  # fmt: skip
+    cursor = options.get("cursor")
     resumed = None if cursor is None else _read_cursor(cursor, fingerprint)
     now = now if resumed is None else to_datetime(resumed.now)
     query = parse(text, literal=literal, now=now)
     filters = query.filters
+    around, limit = options.get("around", 0), options.get("limit", 20)
     return SearchRequest(
         query=query,
         now=now,
