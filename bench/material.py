@@ -93,7 +93,7 @@ def _more(session: int, bodies: list[bytes], size: int) -> Operation[None]:
 def _row(session: int, seq: int, bodies: list[bytes]) -> MessageRow:
     body = bodies[(seq - 1) % len(bodies)]
     name = old_id(session << 32 | seq)
-    return MessageRow(seq, name, None, codec.checksum(name, None, body), body)
+    return MessageRow.create(seq, name, None, body)
 
 
 def old_id(number: int) -> str:

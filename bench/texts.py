@@ -296,7 +296,7 @@ def _add(tx: Transaction, conversation: _Conversation) -> None:
     head = tx.head(n)
     assert head is not None
     rows = [
-        MessageRow(seq, item.id, None, codec.checksum(item.id, None, item.body), item.body)
+        MessageRow.create(seq, item.id, None, item.body)
         for seq, item in enumerate(conversation.history, 1)
     ]
     tx.add_messages(head.branch, rows)

@@ -25,6 +25,7 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from holdfast import tokens
+from holdfast.clock import EPOCH
 from holdfast.errors import BadMessage, Damaged, TooLarge
 from holdfast.validation import check_message, to_cost, to_time
 from holdfast.values import (
@@ -133,6 +134,11 @@ def encode(
             "stored."
         )
     return item
+
+
+def encode_unchecked(message: Message) -> EncodedMessage:
+    """Encode a message that the store itself makes: a tombstone or a placeholder."""
+    return _encode(message, EPOCH)
 
 
 def _encode(message: Message, now: datetime) -> EncodedMessage:
@@ -319,6 +325,17 @@ def _decode_part(data: bytes) -> Part:
 def tombstone(message: Message) -> Message:
     """Return the tombstone of a message: its id, role and time, and the status `erased`."""
     return Message(id=message.id, role=message.role, created_at=message.created_at, status="erased")
+
+
+def placeholder(message_id: str, left: JSON) -> Message:
+    """Return the placeholder of a message that cannot be read, with what is left of it."""
+    return Message(
+        id=message_id,
+        role="system",
+        parts=(Raw("damaged", left),),
+        created_at=EPOCH,
+        status="damaged",
+    )
 
 
 def is_tombstone(body: bytes) -> bool:

@@ -147,7 +147,7 @@ class TidiesBodies(BrokenTransaction):
 def _tidied(row: MessageRow) -> MessageRow:
     said = row.body.decode()
     body = unicodedata.normalize("NFC", said).replace('" ', '"').encode()
-    return MessageRow(row.seq, row.id, row.turn, codec.checksum(row.id, row.turn, body), body)
+    return MessageRow.create(row.seq, row.id, row.turn, body)
 
 
 class IgnoresExpect(Patched):

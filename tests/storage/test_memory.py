@@ -94,7 +94,7 @@ def _tool(session: int, call_id: str, name: str) -> ToolRow:
 
 def _message(seq: int, id: str | None = None) -> MessageRow:
     name, body = id or f"m{seq}", f'{{"n":{seq}}}'.encode()
-    return MessageRow(seq, name, 1, codec.checksum(name, 1, body), body)
+    return MessageRow.create(seq, name, 1, body)
 
 
 def _start(mark: str) -> BranchStart:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from holdfast import titles
-from holdfast.codec import EncodedMessage, checksum, decode, is_same_body
+from holdfast.codec import EncodedMessage, decode, is_same_body
 from holdfast.cost import to_pico
 from holdfast.errors import (
     BadMessage,
@@ -213,7 +213,9 @@ def insert_messages(
     check_file_refs(tx, batch)
     earlier = _calibration_messages(tx, head, charged)
     rows = [
-        _row(seq, item, turns.get(item.id) if turn is None else turn.number)
+        MessageRow.create(
+            seq, item.id, turns.get(item.id) if turn is None else turn.number, item.body
+        )
         for seq, item in enumerate(batch, head.seq + 1)
     ]
     tx.add_messages(head.branch, rows)
@@ -239,10 +241,6 @@ def check_file_refs(tx: Transaction, batch: Sequence[EncodedMessage]) -> None:
                     f"a file names data {sha256} that is not in this store; nothing was stored. "
                     "Pass it with data=…"
                 )
-
-
-def _row(seq: int, item: EncodedMessage, turn: int | None) -> MessageRow:
-    return MessageRow(seq, item.id, turn, checksum(item.id, turn, item.body), item.body)
 
 
 def _advance_head(

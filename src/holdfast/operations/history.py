@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import msgspec
+
 from holdfast import codec
-from holdfast.clock import EPOCH
 from holdfast.errors import Damaged
 from holdfast.ids import turn_id
 from holdfast.storage.ancestry import Path, ranges
 from holdfast.storage.protocol import HeadRow, MessageRow, Snapshot
-from holdfast.values import Damage, Message, Raw
+from holdfast.values import Damage, Message
 
 DamageCallback = Callable[[Damage], None]
 _NO_TOOLS: Final = Message(role="user")
@@ -96,20 +97,13 @@ def read_row(
             raise
         if report is not None:
             report(Damage(what=str(error), session_id=owner, seq=row.seq))
-        return _damaged_message(row, turn)
+        return damaged_message(row, turn)
 
 
-def _damaged_message(row: MessageRow, turn: str | None) -> Message:
+def damaged_message(row: MessageRow, turn: str | None = None) -> Message:
     """Return a placeholder for a message that cannot be read, with its stored bytes as text."""
-    return Message(
-        id=row.id,
-        role="system",
-        parts=(Raw("damaged", row.body.decode("utf-8", "backslashreplace")),),
-        seq=row.seq,
-        turn_id=turn,
-        created_at=EPOCH,
-        status="damaged",
-    )
+    left = row.body.decode("utf-8", "backslashreplace")
+    return msgspec.structs.replace(codec.placeholder(row.id, left), seq=row.seq, turn_id=turn)
 
 
 def last_covered_seq(snapshot: Snapshot, head: HeadRow, summary: Message) -> int:

@@ -18,7 +18,6 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from holdfast import codec
-from holdfast.clock import EPOCH
 from holdfast.operations.append import find_head
 from holdfast.operations.positions import read_preview
 from holdfast.operations.purge_rules import BranchNode, required_seqs
@@ -38,7 +37,7 @@ from holdfast.storage.protocol import (
     UsageRow,
 )
 from holdfast.titles import RANK_USER, Preview
-from holdfast.values import BranchReason, Damage, Message, Raw, Usage
+from holdfast.values import BranchReason, Damage, Usage
 
 _BATCH_MESSAGES: Final = 200
 _MAX_INT64: Final = 2**63 - 1
@@ -145,15 +144,9 @@ def import_sessions(
 
 def placeholder_message(session: str, branch: int, seq: int, raw: str | None) -> NewMessage:
     """Return a placeholder for a message that could not be read, with its source text if any."""
-    message = Message(
-        id=f"{session}.{branch}.{seq}.damaged",
-        role="system",
-        parts=(Raw("damaged", raw),),
-        created_at=EPOCH,
-        status="damaged",
-    )
-    item = codec.encode(message, EPOCH, limit=None, known=True)
-    row = MessageRow(seq, item.id, None, codec.checksum(item.id, None, item.body), item.body)
+    message = codec.placeholder(f"{session}.{branch}.{seq}.damaged", raw)
+    item = codec.encode_unchecked(message)
+    row = MessageRow.create(seq, item.id, None, item.body)
     return NewMessage(branch=branch, row=row, blobs=item.blobs, lost=True)
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.codec import checksum
 from holdfast.storage.ancestry import Path, Segment
 from holdfast.values import (
     BackupReport,
@@ -171,6 +172,11 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
     turn: int | None
     crc: int
     body: bytes
+
+    @classmethod
+    def create(cls, seq: int, id: str, turn: int | None, body: bytes) -> MessageRow:
+        """Return the row of a new message, with its checksum."""
+        return cls(seq, id, turn, checksum(id, turn, body), body)
 
 
 class TurnRow(msgspec.Struct, frozen=True, kw_only=True):

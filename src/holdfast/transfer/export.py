@@ -22,10 +22,10 @@ from zlib import crc32
 import msgspec
 
 from holdfast import codec
-from holdfast.clock import EPOCH, Clock, to_datetime, to_day
+from holdfast.clock import Clock, to_datetime, to_day
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged, Invalid
-from holdfast.operations.history import DamageCallback
+from holdfast.operations.history import DamageCallback, damaged_message
 from holdfast.operations.purge_rules import BranchNode as Stretch
 from holdfast.operations.purge_rules import required_seqs
 from holdfast.operations.queue import queued_message
@@ -67,7 +67,7 @@ from holdfast.transfer.format import (
     to_money,
 )
 from holdfast.transfer.redact.export_redactor import Redactor, select_detectors
-from holdfast.values import Damage, ExportReport, Goal, Message, Raw, Review
+from holdfast.values import Damage, ExportReport, Goal, Message, Review
 
 Progress: TypeAlias = Callable[[int, int], None]
 _PAGE_MESSAGES: Final = 200
@@ -432,7 +432,7 @@ class _SessionExport:
             message = self._decode(row)
         except Damaged as error:
             self._report(Damage(what=str(error), session_id=self._row.id, seq=row.seq))
-            message = placeholder_for(row)
+            message = damaged_message(row)
         message, fresh = self._redactor.message(self._row.id, message, self._intact_blob)
         self._write_blobs(row.seq, message, fresh)
         return message_line(
@@ -542,18 +542,6 @@ def _usage_line(session_id: str, row: UsageRow) -> UsageLine:
         usage=row.usage,
         cost=to_money(row.cost),
         measured=row.measured,
-    )
-
-
-def placeholder_for(row: MessageRow) -> Message:
-    """Return the placeholder that a reader gets for a message that cannot be read."""
-    return Message(
-        id=row.id,
-        role="system",
-        parts=(Raw("damaged", row.body.decode("utf-8", "backslashreplace")),),
-        seq=row.seq,
-        created_at=EPOCH,
-        status="damaged",
     )
 
 

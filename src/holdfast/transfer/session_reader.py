@@ -394,8 +394,7 @@ class _RowDecoder:
     def message(self, line: MessageLine) -> NewMessage:
         """Return the row of a message."""
         item = _encode(line, line.id)
-        crc = codec.checksum(item.id, line.turn, item.body)
-        row = MessageRow(line.seq, item.id, line.turn, crc, item.body)
+        row = MessageRow.create(line.seq, item.id, line.turn, item.body)
         return NewMessage(
             branch=line.branch, row=row, blobs=item.blobs, needed_blobs=item.blob_refs
         )

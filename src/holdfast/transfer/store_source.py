@@ -19,10 +19,9 @@ from zlib import crc32
 import msgspec
 
 from holdfast import codec
-from holdfast.clock import EPOCH
 from holdfast.errors import Damaged
 from holdfast.operations import residue
-from holdfast.operations.history import DamageCallback
+from holdfast.operations.history import DamageCallback, damaged_message
 from holdfast.operations.queue import queued_message
 from holdfast.operations.session_import import (
     ImportedSession,
@@ -44,7 +43,7 @@ from holdfast.storage.protocol import (
     UsageRow,
 )
 from holdfast.titles import Preview
-from holdfast.transfer.export import ExportPlan, placeholder_for
+from holdfast.transfer.export import ExportPlan
 from holdfast.values import Damage
 
 _PAGE_MESSAGES: Final = 200
@@ -189,9 +188,8 @@ class StoreSource:
             return NewMessage(branch=branch, row=row, needed_blobs=self._blob_names(row))
         except Damaged as error:
             self._report(Damage(what=str(error), session_id=session.source_id, seq=row.seq))
-        item = codec.encode(placeholder_for(row), EPOCH, limit=None, known=True)
-        crc = codec.checksum(row.id, row.turn, item.body)
-        row = MessageRow(row.seq, row.id, row.turn, crc, item.body)
+        item = codec.encode_unchecked(damaged_message(row))
+        row = MessageRow.create(row.seq, row.id, row.turn, item.body)
         return NewMessage(branch=branch, row=row, blobs=item.blobs, lost=True)
 
     def _blob_names(self, row: MessageRow) -> tuple[str, ...]:

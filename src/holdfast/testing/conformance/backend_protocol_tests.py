@@ -43,9 +43,7 @@ def _head(tx: Snapshot, session: Session) -> HeadRow:
 def _advance(tx: Transaction, session: Session) -> None:
     head = _head(tx, session)
     item = codec.encode(Message.user("x"), to_datetime(tx.now()))
-    row = MessageRow(
-        head.seq + 1, item.id, None, codec.checksum(item.id, None, item.body), item.body
-    )
+    row = MessageRow.create(head.seq + 1, item.id, None, item.body)
     tx.add_messages(head.branch, [row])
     tx.put_head(msgspec.structs.replace(head, seq=head.seq + 1))
 
@@ -96,10 +94,8 @@ def _open_branch(tx: Transaction, session: Session) -> None:
 
 def _write_tombstone(tx: Transaction, session: Session) -> None:
     stone = codec.encode(Message.system("stone", id="kept"), to_datetime(tx.now()))
-    crc = codec.checksum("kept", None, stone.body)
-    blobs = tx.put_tombstone(
-        _head(tx, session).branch, MessageRow(2, "kept", None, crc, stone.body)
-    )
+    row = MessageRow.create(2, "kept", None, stone.body)
+    blobs = tx.put_tombstone(_head(tx, session).branch, row)
     assert blobs == {codec.sha256_hex(_KEPT)}
     tx.drop_blobs(blobs)
 

@@ -14,7 +14,6 @@ from typing import Final
 import apsw
 
 from holdfast import codec, ids
-from holdfast.clock import EPOCH
 from holdfast.errors import Damaged
 from holdfast.storage.sqlite.repair.check_history import (
     LAST_SEQ_QUERY,
@@ -40,7 +39,6 @@ from holdfast.storage.sqlite.repair.copy_rows import RowCopier, as_row_number
 from holdfast.storage.sqlite.repair.rebuild_sessions import SessionRebuilder
 from holdfast.storage.sqlite.repair.row_scan import UNREADABLE, UnreadableRange, Values, scan_rows
 from holdfast.storage.sqlite.transaction import bind, bind_json, message_rowid
-from holdfast.values import Raw
 
 _MAX_PLACEHOLDER_TAIL: Final = 1_000
 _CHUNK_BYTES: Final = 4096
@@ -228,10 +226,7 @@ class MessageRebuilder:
     def _insert_placeholder(
         self, branch: BranchExtent, seq: int, name: str, turn: int | None, quarantined: int | None
     ) -> None:
-        part = Raw("damaged", {"quarantine": quarantined})
-        body = codec.to_json(
-            codec.StoredBody(role="system", at=EPOCH, parts=(part,), status="damaged")
-        )
+        body = codec.encode_unchecked(codec.placeholder(name, {"quarantine": quarantined})).body
         row: Values = {
             "place": message_rowid(branch.number, seq),
             "id": bind(name),
