@@ -21,7 +21,7 @@ from holdfast.operations import append as append_operation
 from holdfast.session import number_of
 from holdfast.storage import memory
 from holdfast.storage.ancestry import ranges
-from holdfast.storage.protocol import HeadRow, MessageRow, Snapshot, Transaction
+from holdfast.storage.protocol import BlobUse, HeadRow, MessageRow, Snapshot, Transaction
 from holdfast.turn import Turn
 from holdfast.values import Head, Message, Part, Text
 from tests.mutants.workload import Log
@@ -138,8 +138,10 @@ class TidiesBodies(BrokenTransaction):
 
     def broken(self) -> object:
         class Broken(memory.MemoryTransaction):
-            def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
-                super().add_messages(branch, [_tidied(row) for row in rows])
+            def add_messages(
+                self, branch: int, rows: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
+            ) -> None:
+                super().add_messages(branch, [_tidied(row) for row in rows], blobs)
 
         return Broken
 

@@ -15,6 +15,7 @@ from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
 from holdfast.storage.ancestry import ranges
 from holdfast.storage.memory import MemoryBackend
 from holdfast.storage.protocol import (
+    BlobUse,
     BranchStart,
     MessageRow,
     QueueRow,
@@ -113,7 +114,7 @@ def _fill(tx: Transaction) -> int:
     """Write a row of every kind."""
     n = tx.add_session(_session("aaaa", key="k", title="A Title"), _start("a"))
     _advance(tx, n, 3)
-    tx.add_blob(n, 1, _BLOB, b"data")
+    tx.add_messages(n, [], [BlobUse(1, _BLOB, b"data")])
     tx.add_usage(n, UsageRow(1, "model", Usage(1, 2), 3))
     tx.put_turn(_turn(n, 1, run_id="run"))
     for call_id in ("c2", "c1"):
@@ -132,8 +133,9 @@ def _change(tx: Transaction, n: int) -> None:
     tx.put_session(msgspec.structs.replace(row, key="other", title="B"))
     tx.put_session(msgspec.structs.replace(row, trashed_at=1))
     _advance(tx, n, 2)
-    tx.add_blob(n, 4, codec.sha256_hex(b"more"), b"more")
-    tx.add_blob_reference(n, 5, _BLOB)
+    tx.add_messages(
+        n, [], [BlobUse(4, codec.sha256_hex(b"more"), b"more"), BlobUse(5, _BLOB, None)]
+    )
     tx.add_usage(n, UsageRow(1, "model", Usage(1, 2), 3))
     tx.add_usage(n, UsageRow(1, None, Usage(1, 2), 3))
     tx.put_turn(msgspec.structs.replace(_turn(n, 1), state="failed", error="e"))
@@ -241,7 +243,7 @@ _STEPS: tuple[Callable[[Transaction, int], object], ...] = (
     lambda tx, i: tx.put_tool(_tool(1, f"c{i}", "tool")),
     lambda tx, i: tx.put_turn(_turn(1, i)),
     lambda tx, i: tx.add_usage(1, UsageRow(i, None, Usage(i), i)),
-    lambda tx, i: tx.add_blob(1, i, _BLOB, b"data"),
+    lambda tx, i: tx.add_messages(1, [], [BlobUse(i, _BLOB, b"data")]),
     lambda tx, i: tx.add_branch(1, i + 1, BranchStart(parent=1, fork_seq=i, token=f"t{i}"), i),
     lambda tx, i: tx.end_branch(1, i),
     lambda tx, i: tx.cut_branch(1, i),

@@ -1,4 +1,4 @@
-"""The append path: every message but an imported one is stored here, in one transaction.
+"""The append path, and `store_messages`, which stores every message: an import ends there, too.
 
 An append checks the expected head, drops messages whose ids are already stored, inserts the rest
 after the head and advances the head row. That row carries counts, usage, preview and activity, so
@@ -10,7 +10,7 @@ another body is refused. Equal texts under two ids are two messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -36,6 +36,7 @@ from holdfast.operations.token_calibration import (
 )
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import (
+    BlobUse,
     HeadRow,
     MessageRow,
     Operation,
@@ -190,7 +191,42 @@ def known_ids(tx: Transaction, head: HeadRow, names: Sequence[str]) -> dict[str,
     return found
 
 
-# -------------------------------------------------------------------------------- inserting
+# --------------------------------------------------------------------------------- storing
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to store: its row, its own blobs, and the hashes of those it only refers to."""
+
+    row: MessageRow
+    blobs: tuple[tuple[str, bytes], ...] = ()
+    blob_refs: tuple[str, ...] = ()
+
+
+def store_messages(
+    tx: Transaction,
+    branch: int,
+    messages: Sequence[NewMessage],
+    find_blob: Callable[[int, str], BlobUse | None] = BlobUse,
+) -> None:
+    """Store messages with the seqs they have. Nothing else stores a message.
+
+    `find_blob` takes a seq and the hash of a blob that this message only refers to, and returns
+    `None` if the blob is missing. By default all of them are stored (`check_file_refs`).
+    """
+    rows = [message.row for message in messages]
+    tx.add_messages(branch, rows, _blob_uses(messages, find_blob))
+
+
+def _blob_uses(
+    messages: Iterable[NewMessage], find_blob: Callable[[int, str], BlobUse | None]
+) -> Iterator[BlobUse]:
+    for message in messages:
+        for sha256, data in message.blobs:
+            yield BlobUse(message.row.seq, sha256, data)
+        for sha256 in message.blob_refs:
+            found = find_blob(message.row.seq, sha256)
+            if found is not None:
+                yield found
 
 
 def insert_messages(
@@ -212,18 +248,11 @@ def insert_messages(
     moved = _advance_head(head, messages, charged, tx.now())
     check_file_refs(tx, batch)
     earlier = _calibration_messages(tx, head, charged)
-    rows = [
-        MessageRow.create(
-            seq, item.id, turns.get(item.id) if turn is None else turn.number, item.body
-        )
+    fresh = [
+        _new_message(seq, item, turns.get(item.id) if turn is None else turn.number)
         for seq, item in enumerate(batch, head.seq + 1)
     ]
-    tx.add_messages(head.branch, rows)
-    for seq, item in enumerate(batch, head.seq + 1):
-        for sha256, data in item.blobs:
-            tx.add_blob(head.branch, seq, sha256, data)
-        for sha256 in item.blob_refs:
-            tx.add_blob_reference(head.branch, seq, sha256)
+    store_messages(tx, head.branch, fresh)
     if turn:
         _update_ledger(tx, turn, messages)
     if charged:
@@ -241,6 +270,11 @@ def check_file_refs(tx: Transaction, batch: Sequence[EncodedMessage]) -> None:
                     f"a file names data {sha256} that is not in this store; nothing was stored. "
                     "Pass it with data=…"
                 )
+
+
+def _new_message(seq: int, item: EncodedMessage, turn: int | None) -> NewMessage:
+    row = MessageRow.create(seq, item.id, turn, item.body)
+    return NewMessage(row=row, blobs=item.blobs, blob_refs=item.blob_refs)
 
 
 def _advance_head(

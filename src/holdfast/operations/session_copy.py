@@ -18,10 +18,10 @@ from holdfast import codec
 from holdfast.errors import Diverged
 from holdfast.operations.append import find_head
 from holdfast.operations.session_import import (
+    ImportedMessage,
     ImportedSession,
     ImportResult,
     NewBranch,
-    NewMessage,
     NewTurn,
     SessionSource,
     SessionWriter,
@@ -44,7 +44,7 @@ from holdfast.values import Damage, MeasuredTokens, Usage
 class CopySource(SessionSource, Protocol):
     """A source of sessions whose contents can be read one kind at a time."""
 
-    def messages(self, session: ImportedSession) -> Iterator[NewMessage]:
+    def messages(self, session: ImportedSession) -> Iterator[ImportedMessage]:
         """Yield the messages of each branch."""
         ...
 
@@ -275,7 +275,7 @@ class _FamilyCopy:
         self._existing = rows
         self._result = result
         self._is_copied = is_copied
-        self._stored = StoredFamily({}, {})
+        self._stored = StoredFamily()
         self._import_result = ImportResult([], 0, [], result.damage)
 
     def run(self, family: Sequence[ImportedSession]) -> None:
@@ -371,7 +371,7 @@ class _SessionUpdate(SessionWriter):
                 self._stored.branches[self._session.source_id, branch.number] = n
         self._last_seqs |= self._stored_seqs
 
-    def _add_message(self, item: NewMessage) -> None:
+    def _add_message(self, item: ImportedMessage) -> None:
         if item.row.seq > self._stored_seqs.get(item.branch, 0):
             super()._add_message(item)
 

@@ -5,8 +5,6 @@ whose id exists in the store already is skipped. A fork of it is attached to the
 that has the history the fork shares. If not, the shared part is imported once more as a *stub*: a
 session that exists only for its forks, here with an id of its own (a *substitute*). So no session
 ever gets the history of another one.
-
-Besides `operations.append` only this module stores messages: imported ones have seqs already.
 """
 
 from __future__ import annotations
@@ -18,12 +16,13 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from holdfast import codec
-from holdfast.operations.append import find_head
+from holdfast.operations.append import NewMessage, find_head, store_messages
 from holdfast.operations.positions import read_preview
 from holdfast.operations.purge_rules import BranchNode, required_seqs
 from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import (
+    BlobUse,
     BranchRow,
     BranchStart,
     MessageRow,
@@ -76,16 +75,13 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
         return self.row.purged_at is not None
 
 
-class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to import, the blobs that come with it, and the hashes of those in the source.
+class ImportedMessage(NewMessage, frozen=True, kw_only=True):
+    """A message to import; the blobs that it only refers to are in the source.
 
     With `lost` it is a placeholder for a message that could not be read.
     """
 
     branch: int
-    row: MessageRow
-    blobs: tuple[tuple[str, bytes], ...] = ()
-    needed_blobs: tuple[str, ...] = ()
     lost: bool = False
 
 
@@ -105,7 +101,7 @@ class NewDraft(msgspec.Struct, frozen=True):
     message_id: str | None
 
 
-ImportItem: TypeAlias = NewMessage | NewTurn | UsageRow | QueueRow | NewDraft
+ImportItem: TypeAlias = ImportedMessage | NewTurn | UsageRow | QueueRow | NewDraft
 
 
 class SessionSource(Protocol):
@@ -142,12 +138,20 @@ def import_sessions(
     return run
 
 
-def placeholder_message(session: str, branch: int, seq: int, raw: str | None) -> NewMessage:
+def imported_message(
+    item: codec.EncodedMessage, branch: int, seq: int, turn: int | None, *, lost: bool = False
+) -> ImportedMessage:
+    """Return an encoded message as one to import."""
+    row = MessageRow.create(seq, item.id, turn, item.body)
+    return ImportedMessage(
+        row=row, blobs=item.blobs, blob_refs=item.blob_refs, branch=branch, lost=lost
+    )
+
+
+def placeholder_message(session: str, branch: int, seq: int, raw: str | None) -> ImportedMessage:
     """Return a placeholder for a message that could not be read, with its source text if any."""
     message = codec.placeholder(f"{session}.{branch}.{seq}.damaged", raw)
-    item = codec.encode_unchecked(message)
-    row = MessageRow.create(seq, item.id, None, item.body)
-    return NewMessage(branch=branch, row=row, blobs=item.blobs, lost=True)
+    return imported_message(codec.encode_unchecked(message), branch, seq, None, lost=True)
 
 
 def restore_list_order(sessions: Iterable[tuple[int, int]]) -> Operation[None]:
@@ -165,10 +169,11 @@ def restore_list_order(sessions: Iterable[tuple[int, int]]) -> Operation[None]:
 
 
 class StoredFamily(msgspec.Struct):
-    """What is stored of a family so far: branch numbers and previews by (session, branch)."""
+    """What is stored of a family: branch numbers and previews by (session, branch), and blobs."""
 
-    branches: dict[tuple[str, int], int]
-    previews: dict[tuple[str, int], Preview]
+    branches: dict[tuple[str, int], int] = {}
+    previews: dict[tuple[str, int], Preview] = {}
+    blobs: set[str] = set()
 
 
 class _FamilyImport:
@@ -187,7 +192,7 @@ class _FamilyImport:
         self._source = source
         self._substitutes = substitutes
         self._attempted = attempted
-        self._stored = StoredFamily({}, {})
+        self._stored = StoredFamily()
         self._result = ImportResult([], 0, [], [])
 
     def run(self) -> ImportResult:
@@ -270,7 +275,7 @@ class _FamilyImport:
                 return False
             found[branch.number] = stored
             known[shared.source_id, branch.number] = stored.n
-        messages = (i for i in self._source.items(shared) if isinstance(i, NewMessage))
+        messages = (i for i in self._source.items(shared) if isinstance(i, ImportedMessage))
         if first_difference(self._tx, messages, found) is not None:
             return False
         self._stored.branches.update(known)
@@ -287,8 +292,8 @@ class _FamilyImport:
 
 
 def first_difference(
-    snapshot: Snapshot, messages: Iterable[NewMessage], found: Mapping[int, BranchRow]
-) -> NewMessage | None:
+    snapshot: Snapshot, messages: Iterable[ImportedMessage], found: Mapping[int, BranchRow]
+) -> ImportedMessage | None:
     """Return the first message that differs from the stored one; `lost` ones are not compared."""
     for batch in _batches(messages):
         branch = found[batch[0].branch]
@@ -344,9 +349,9 @@ def _stub_of(session: ImportedSession, required: Mapping[tuple[str, int], int]) 
     return msgspec.structs.replace(session, row=row, branches=tuple(branches))
 
 
-def _batches(items: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
+def _batches(items: Iterable[ImportedMessage]) -> Iterator[list[ImportedMessage]]:
     """Group consecutive messages of a branch."""
-    batch: list[NewMessage] = []
+    batch: list[ImportedMessage] = []
     for item in items:
         if batch and (len(batch) >= _BATCH_MESSAGES or item.branch != batch[0].branch):
             yield batch
@@ -380,7 +385,7 @@ class SessionWriter:
         self._stored = stored
         self._result = result
         self._last_seqs = {branch.number: branch.fork_seq for branch in session.branches}
-        self._batch: list[NewMessage] = []
+        self._batch: list[ImportedMessage] = []
         self._open: NewTurn | None = None
         self._usage, self._cost = Usage(), 0
         self._turns, self._queued = session.turns, 0
@@ -390,7 +395,7 @@ class SessionWriter:
         """Store the row, branches and contents, then the head."""
         self._store_row_and_branches()
         for item in self._source.items(self._session):
-            if isinstance(item, NewMessage):
+            if isinstance(item, ImportedMessage):
                 self._add_message(item)
             elif not self._session.is_stub:
                 self._store_item(item)
@@ -440,7 +445,7 @@ class SessionWriter:
 
     # -------------------------------------------------------------------------------- messages
 
-    def _add_message(self, item: NewMessage) -> None:
+    def _add_message(self, item: ImportedMessage) -> None:
         if self._batch and (
             len(self._batch) >= _BATCH_MESSAGES or item.branch != self._batch[0].branch
         ):
@@ -455,18 +460,19 @@ class SessionWriter:
         number = batch[0].branch
         branch = self._branch(number)
         batch = self._replace_duplicates(branch, batch)
-        self._tx.add_messages(branch, [item.row for item in batch])
+        store_messages(self._tx, branch, batch, self._find_blob)
         for item in batch:
-            self._store_blobs(branch, item)
             if not self._session.is_stub:
                 self._turns = max(self._turns, item.row.turn or 0)
         self._last_seqs[number] = batch[-1].row.seq
         self._result.messages += sum(not item.lost for item in batch)
 
-    def _replace_duplicates(self, branch: int, batch: Sequence[NewMessage]) -> list[NewMessage]:
+    def _replace_duplicates(
+        self, branch: int, batch: Sequence[ImportedMessage]
+    ) -> list[ImportedMessage]:
         """Replace messages whose id the history has already by damaged placeholders."""
         seen = set(self._tx.stored(branch, [item.row.id for item in batch]))
-        found: list[NewMessage] = []
+        found: list[ImportedMessage] = []
         for item in batch:
             if item.row.id in seen:
                 raw = item.row.body.decode("utf-8", "backslashreplace")
@@ -484,17 +490,16 @@ class SessionWriter:
         damage = Damage(what=what, session_id=self._session.row.id, seq=seq)
         self._result.damage.append(damage)
 
-    def _store_blobs(self, branch: int, item: NewMessage) -> None:
-        for sha256, data in item.blobs:
-            self._tx.add_blob(branch, item.row.seq, sha256, data)
-        for sha256 in item.needed_blobs:
-            if self._tx.add_blob_reference(branch, item.row.seq, sha256):
-                continue
-            found = self._source.blob(sha256)
-            if found is None:
-                self._report_damage(f"the data of a file, {sha256}, is missing", item.row.seq)
-            else:
-                self._tx.add_blob(branch, item.row.seq, sha256, found)
+    def _find_blob(self, seq: int, sha256: str) -> BlobUse | None:
+        """Return a blob that a message refers to, from the source unless it is stored here."""
+        data = None
+        if sha256 not in self._stored.blobs and self._tx.blob(sha256) is None:
+            data = self._source.blob(sha256)
+            if data is None:
+                self._report_damage(f"the data of a file, {sha256}, is missing", seq)
+                return None
+        self._stored.blobs.add(sha256)
+        return BlobUse(seq, sha256, data)
 
     # --------------------------------------------------------- turns, usage, queue, drafts, head
 

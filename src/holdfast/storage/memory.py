@@ -28,6 +28,7 @@ from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.protocol import (
     MAX_MEASURED_ROWS,
     Backend,
+    BlobUse,
     BranchOwner,
     BranchRow,
     BranchStart,
@@ -563,8 +564,10 @@ class MemoryTransaction(MemorySnapshot):
 
     # ---------------------------------------------------------------------------- messages
 
-    def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
-        """Insert messages with the seqs they have."""
+    def add_messages(
+        self, branch: int, rows: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert messages with the seqs they have, and the blobs they refer to."""
         messages, positions = (
             self._inner_table(self._tables.messages, branch),
             self._tables.positions,
@@ -574,19 +577,10 @@ class MemoryTransaction(MemorySnapshot):
                 raise _in_use_error(f"seq {row.seq}")
             self._set(messages, row.seq, row)
             self._set(positions, row.id, (*positions.get(row.id, ()), (branch, row.seq)))
-
-    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Insert a blob unless it is stored, and a reference to it from this message."""
-        if sha256 not in self._tables.blobs:
-            self._set(self._tables.blobs, sha256, data)
-        self.add_blob_reference(branch, seq, sha256)
-
-    def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
-        """Insert a reference from a message to a stored blob."""
-        if sha256 not in self._tables.blobs:
-            return False
-        self._set(self._tables.blob_uses, (branch, seq, sha256), None)
-        return True
+        for blob in blobs:
+            if blob.data is not None and blob.sha256 not in self._tables.blobs:
+                self._set(self._tables.blobs, blob.sha256, blob.data)
+            self._set(self._tables.blob_uses, (branch, blob.seq, blob.sha256), None)
 
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage by day and model."""

@@ -179,6 +179,14 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
         return cls(seq, id, turn, checksum(id, turn, body), body)
 
 
+class BlobUse(msgspec.Struct, frozen=True, gc=False):
+    """A blob that a message refers to. Without `data` it is stored; the caller has checked that."""
+
+    seq: int
+    sha256: str
+    data: bytes | None = None
+
+
 class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
     """A turn. `token` identifies the attempt that opened it, `first_seq` is the head's seq then."""
 
@@ -528,16 +536,13 @@ class Transaction(Snapshot, Protocol):
         """Erase a session's identity."""
         ...
 
-    def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
-        """Insert messages with the seqs they have."""
-        ...
+    def add_messages(
+        self, branch: int, rows: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert messages with the seqs they have, and the blobs they refer to.
 
-    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Insert a blob unless it is stored, and a reference to it from this message."""
-        ...
-
-    def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
-        """Insert a reference from a message to a stored blob; false if it is not stored."""
+        `blobs` is read once, one at a time: the files of many messages may not fit in memory.
+        """
         ...
 
     def add_usage(self, session: int, row: UsageRow) -> None:

@@ -17,16 +17,17 @@ from holdfast.clock import EPOCH, to_micros
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Invalid, StoreUnavailable
 from holdfast.operations.session_import import (
+    ImportedMessage,
     ImportedSession,
     ImportItem,
     NewBranch,
     NewDraft,
-    NewMessage,
     NewTurn,
+    imported_message,
     placeholder_message,
 )
 from holdfast.operations.sessions import check_changes, check_optional_text, make_identity
-from holdfast.storage.protocol import MessageRow, QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
+from holdfast.storage.protocol import QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
 from holdfast.transfer.format import (
     BadLine,
     BlobLine,
@@ -327,14 +328,14 @@ class _GapFiller:
         keep = line.data if self._bad_bytes <= _MAX_BAD_LINE_BYTES else b""
         self._bad_lines.append(msgspec.structs.replace(line, data=keep))
 
-    def advance_to(self, number: int) -> Iterator[NewMessage]:
+    def advance_to(self, number: int) -> Iterator[ImportedMessage]:
         """Advance to a branch, with placeholders for what is missing of those before it."""
         while self._open_branches and self._open_branches[0].number < number:
             yield from self._fill(self._open_branches[0].last_seq)
             self._open_branches.pop(0)
             self._next_seq = self._open_branches[0].fork_seq + 1 if self._open_branches else 0
 
-    def message(self, item: NewMessage) -> Iterator[NewMessage]:
+    def message(self, item: ImportedMessage) -> Iterator[ImportedMessage]:
         """Return a message, after placeholders for those missing before it."""
         yield from self.advance_to(item.branch)
         branch, seq = self._branches.get(item.branch), item.row.seq
@@ -348,7 +349,7 @@ class _GapFiller:
         self._next_seq = seq + 1
         yield item
 
-    def finish(self) -> Iterator[NewMessage]:
+    def finish(self) -> Iterator[ImportedMessage]:
         """Return placeholders for what is missing of the remaining branches."""
         if self._open_branches:
             yield from self.advance_to(self._open_branches[-1].number + 1)
@@ -357,7 +358,7 @@ class _GapFiller:
         """Drop the unreadable lines kept so far: no message is missing where they were."""
         self._bad_lines, self._bad_bytes = [], 0
 
-    def _fill(self, last: int) -> Iterator[NewMessage]:
+    def _fill(self, last: int) -> Iterator[ImportedMessage]:
         """Return placeholders up to `last`, holding the unreadable lines read before it."""
         number = self._open_branches[0].number
         first = self._next_seq
@@ -391,13 +392,9 @@ class _RowDecoder:
     def __init__(self, blob: codec.BlobReader) -> None:
         self._blob = blob
 
-    def message(self, line: MessageLine) -> NewMessage:
+    def message(self, line: MessageLine) -> ImportedMessage:
         """Return the row of a message."""
-        item = _encode(line, line.id)
-        row = MessageRow.create(line.seq, item.id, line.turn, item.body)
-        return NewMessage(
-            branch=line.branch, row=row, blobs=item.blobs, needed_blobs=item.blob_refs
-        )
+        return imported_message(_encode(line, line.id), line.branch, line.seq, line.turn)
 
     def other_row(self, line: TurnLine | UsageLine | QueuedLine | DraftLine) -> ImportItem:
         """Return the row of a turn, usage, queued message or draft."""

@@ -24,12 +24,13 @@ from holdfast.operations import residue
 from holdfast.operations.history import DamageCallback, damaged_message
 from holdfast.operations.queue import queued_message
 from holdfast.operations.session_import import (
+    ImportedMessage,
     ImportedSession,
     ImportItem,
     NewBranch,
     NewDraft,
-    NewMessage,
     NewTurn,
+    imported_message,
 )
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import (
@@ -166,7 +167,7 @@ class StoreSource:
         data = self._snapshot.blob(name)
         return data if data is not None and codec.sha256_hex(data) == name else None
 
-    def messages(self, session: ImportedSession) -> Iterator[NewMessage]:
+    def messages(self, session: ImportedSession) -> Iterator[ImportedMessage]:
         """Return the messages of each branch, up to its `last_seq`."""
         for branch in session.branches:
             n = self._branches[session.source_id, branch.number].n
@@ -183,14 +184,13 @@ class StoreSource:
                     self._step(len(rows))
                     yield from (self._message(session, branch.number, row) for row in rows)
 
-    def _message(self, session: ImportedSession, branch: int, row: MessageRow) -> NewMessage:
+    def _message(self, session: ImportedSession, branch: int, row: MessageRow) -> ImportedMessage:
         try:
-            return NewMessage(branch=branch, row=row, needed_blobs=self._blob_names(row))
+            return ImportedMessage(branch=branch, row=row, blob_refs=self._blob_names(row))
         except Damaged as error:
             self._report(Damage(what=str(error), session_id=session.source_id, seq=row.seq))
         item = codec.encode_unchecked(damaged_message(row))
-        row = MessageRow.create(row.seq, row.id, row.turn, item.body)
-        return NewMessage(branch=branch, row=row, blobs=item.blobs, lost=True)
+        return imported_message(item, branch, row.seq, row.turn, lost=True)
 
     def _blob_names(self, row: MessageRow) -> tuple[str, ...]:
         """Return the hashes of a message's blobs; raise `Damaged` if it cannot be read."""
@@ -257,11 +257,11 @@ class StoreSource:
         )
         messages = turns = queued = 0
         for item in self.items(session):
-            messages += isinstance(item, NewMessage)
+            messages += isinstance(item, ImportedMessage)
             turns += isinstance(item, NewTurn)
             queued += isinstance(item, QueueRow)
             digest.update(codec.to_json(self._digest_input(item)))
-            if isinstance(item, NewMessage):
+            if isinstance(item, ImportedMessage):
                 digest.update(item.row.body)
         return SessionDigest(
             is_stub=session.is_stub,
@@ -285,9 +285,9 @@ class StoreSource:
 
     def _digest_input(self, item: ImportItem) -> object:
         """Return an item without message bodies and file data, for the digest."""
-        if isinstance(item, NewMessage):
+        if isinstance(item, ImportedMessage):
             row, own = item.row, dict(item.blobs)
-            names = sorted({*own, *item.needed_blobs})
+            names = sorted({*own, *item.blob_refs})
             files = [(name, name in own or self._is_intact(name)) for name in names]
             return ("message", item.branch, row.seq, row.id, row.turn, len(row.body), files)
         if isinstance(item, QueueRow):

@@ -8,7 +8,7 @@ that reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from holdfast.storage.ancestry import Segment
@@ -17,7 +17,7 @@ from holdfast.storage.postgres.connection import ReadNotAllowed
 from holdfast.storage.postgres.head_cache import CachedHead
 from holdfast.storage.postgres.rows import split_branch
 from holdfast.storage.postgres.transaction import PostgresTransaction
-from holdfast.storage.protocol import HeadRow, MessageRow
+from holdfast.storage.protocol import BlobUse, HeadRow, MessageRow
 
 _MAX_MARKS: Final = 5_000
 
@@ -81,8 +81,10 @@ class OptimisticTransaction(PostgresTransaction):
             return [row for row in tail if span.first <= row.seq <= (span.last or 0)]
         return []
 
-    def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
-        """Insert messages at their positions, and note them to resolve a lost commit by."""
-        super().add_messages(branch, rows_)
+    def add_messages(
+        self, branch: int, rows_: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert messages with their blobs, and note them to resolve a lost commit by."""
+        super().add_messages(branch, rows_, blobs)
         self._cached_tail = (0, ())
         self.inserted = branch, rows_

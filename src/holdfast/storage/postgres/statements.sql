@@ -418,9 +418,6 @@ SELECT erasures FROM tenants WHERE tenant = $1
 -- name: blob
 SELECT b.data FROM blobs b WHERE b.tenant = $1 AND b.sha256 = $2
 
--- name: find_blob
-SELECT 1 FROM blobs b WHERE b.tenant = $1 AND b.sha256 = $2
-
 -- name: add_blob
 INSERT INTO blobs (tenant, sha256, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
 

@@ -7,7 +7,7 @@ read, or at the commit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -25,10 +25,10 @@ from holdfast.storage.postgres.snapshot import (
     StatementExecutor,
     StatementResult,
     Tenant,
-    is_hash,
 )
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.protocol import (
+    BlobUse,
     BranchStart,
     CutResult,
     HeadRow,
@@ -357,8 +357,17 @@ class PostgresTransaction(PostgresSnapshot):
 
     # ---------------------------------------------------------------------------- messages
 
-    def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
-        """Insert messages with the seqs they have."""
+    def add_messages(
+        self, branch: int, rows_: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert messages with the seqs they have, and the blobs they refer to."""
+        self._insert_rows(branch, rows_)
+        for blob in blobs:
+            if blob.data is not None:
+                self._write("add_blob", blob.sha256, blob.data)
+            self._write("use_blob", *split_branch(branch), blob.seq, blob.sha256)
+
+    def _insert_rows(self, branch: int, rows_: Sequence[MessageRow]) -> None:
         position = split_branch(branch)
         session = position[0]
         self._drop_prefetched("summary", session)
@@ -392,18 +401,6 @@ class PostgresTransaction(PostgresSnapshot):
             "put_message", *split_branch(branch), row.seq, row.crc, rows.is_summary(row), row.body
         )
         return blobs
-
-    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Insert a blob unless it is stored, and a reference to it from this message."""
-        self._write("add_blob", sha256, data)
-        self._write("use_blob", *split_branch(branch), seq, sha256)
-
-    def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
-        """Insert a reference from a message to a stored blob; false if it is not stored."""
-        if not is_hash(sha256) or self._fetch_one("find_blob", sha256) is None:
-            return False
-        self._write("use_blob", *split_branch(branch), seq, sha256)
-        return True
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
         """Erase those of these blobs that no message refers to; return their count and bytes."""

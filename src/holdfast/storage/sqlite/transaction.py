@@ -25,6 +25,7 @@ from holdfast.errors import Damaged
 from holdfast.storage.ancestry import Path, PathBranch, Segment, join_path, ranges
 from holdfast.storage.protocol import (
     MAX_MEASURED_ROWS,
+    BlobUse,
     BranchOwner,
     BranchRow,
     BranchStart,
@@ -725,8 +726,10 @@ class SQLiteTransaction(SQLiteSnapshot):
         """Delete a session's identity row."""
         self._write("drop_session", n, self._tenant)
 
-    def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
-        """Insert messages into a branch at their seqs."""
+    def add_messages(
+        self, branch: int, rows: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert messages with the seqs they have, and the blobs they refer to."""
         self.writes += 1
         base = branch << _BRANCH_BITS
         self._connection.executemany(
@@ -736,20 +739,16 @@ class SQLiteTransaction(SQLiteSnapshot):
                 for row in rows
             ],
         )
+        for blob in blobs:
+            self._write("use_blob", base | blob.seq, self._blob_number(blob))
 
-    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Insert a blob unless it is stored already, and record that this message references it."""
-        if not self.add_blob_reference(branch, seq, sha256):
-            n = self._insert_returning("add_blob", self._tenant, sha256, data)
-            self._write("use_blob", message_rowid(branch, seq), n)
-
-    def add_blob_reference(self, branch: int, seq: int, sha256: str) -> bool:
-        """Record that a message references a stored blob; false if the blob is not stored."""
-        row = self._first("find_blob", self._tenant, sha256)
+    def _blob_number(self, blob: BlobUse) -> int:
+        """Return the number of a blob, which is inserted unless it is stored."""
+        row = self._first("find_blob", self._tenant, blob.sha256)
         if row is None:
-            return False
-        self._write("use_blob", message_rowid(branch, seq), row[0])
-        return True
+            return self._insert_returning("add_blob", self._tenant, blob.sha256, blob.data)
+        number: int = row[0]
+        return number
 
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage of a day and model."""

@@ -13,6 +13,7 @@ from holdfast.clock import to_datetime
 from holdfast.operations import append, head_moves
 from holdfast.session import Session, number_of
 from holdfast.storage.protocol import (
+    BlobUse,
     BranchStart,
     HeadRow,
     MessageRow,
@@ -49,7 +50,7 @@ def _advance(tx: Transaction, session: Session) -> None:
 
 
 def _use_blob(tx: Transaction, session: Session) -> None:
-    tx.add_blob(_head(tx, session).branch, 1, codec.sha256_hex(_BLOB), _BLOB)
+    tx.add_messages(_head(tx, session).branch, [], [BlobUse(1, codec.sha256_hex(_BLOB), _BLOB)])
 
 
 def _rename(tx: Transaction, session: Session) -> None:
