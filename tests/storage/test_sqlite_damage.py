@@ -439,6 +439,56 @@ def test_a_lost_message_leaves_a_marked_place(sound: bytes, truth: Content, tmp_
     assert _one(tmp_path / "b.db", "SELECT content FROM quarantine WHERE n = 2") == "{}"
 
 
+_LOST_FILES = {
+    "damaged": "UPDATE messages SET crc = crc + 1 WHERE place = (1 << 32) + 2",
+    "lost": "DELETE FROM messages WHERE place = (1 << 32) + 2",
+    "lost, and beyond the head": "DELETE FROM messages WHERE place = (1 << 32) + 2; "
+    "UPDATE heads SET seq = 1 WHERE session = 1",
+}
+
+
+@pytest.mark.parametrize("lost", _LOST_FILES.values(), ids=_LOST_FILES)
+def test_the_file_of_a_lost_message_is_purged_with_its_placeholder(
+    tmp_path: Path, lost: str
+) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        session.append(Message.user("look"), Message.user(File("x.bin", data=b"x" * 100)))
+        fork = session.fork()
+    tamper(path, lost, fitting=True)
+    salvage(path, tmp_path / "b.db", copy_store)
+    with holdfast.open(tmp_path / "b.db") as store:
+        assert [m.status for m in store.get(fork.id).messages()] == ["complete", "damaged"]
+        assert store.verify() == []
+        assert [store.purge(id).blobs for id in (fork.id, session.id)] == [0, 1]
+
+
+def test_messages_are_salvaged_in_several_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that holds all of a large store would not fit beside it on the disk."""
+    path = tmp_path / "a.db"
+    commits: list[int] = []
+    with holdfast.open(path) as store:
+        store.session("s").append(*(Message.user(f"message {n}") for n in range(50)))
+
+    def count() -> bool:
+        commits.append(1)
+        return False
+
+    def counting(target: Path, **_: object) -> apsw.Connection:
+        connection = apsw.Connection(str(target))
+        connection.set_commit_hook(count)
+        return connection
+
+    monkeypatch.setattr("holdfast.storage.sqlite.repair.salvage.connect", counting)
+    monkeypatch.setattr("holdfast.storage.sqlite.repair.copy_rows._BATCH", 10)
+    report = salvage(path, tmp_path / "b.db", copy_store)
+    assert (report.messages, report.damage) == (50, ())
+    assert len(commits) > 5
+
+
 def test_messages_without_a_session_become_a_salvaged_session(sound: bytes, tmp_path: Path) -> None:
     path = put(tmp_path / "a.db", sound)
     tamper(path, "DELETE FROM sessions WHERE n = 2")

@@ -125,6 +125,11 @@ def message_rowid(branch: int, seq: int) -> int:
     return branch << _BRANCH_BITS | seq
 
 
+def message_values(row: MessageRow) -> tuple[str | bytes | int | None, ...]:
+    """Return the columns of a message as they are stored, without its rowid."""
+    return bind(row.id), row.turn, row.crc, bind_json(row.body)
+
+
 class SQLiteSnapshot:
     """Reads on one connection, within one SQLite transaction."""
 
@@ -734,10 +739,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         base = branch << _BRANCH_BITS
         self._connection.executemany(
             SQL["add_message"],
-            [
-                (base | row.seq, bind(row.id), row.turn, row.crc, bind_json(row.body))
-                for row in rows
-            ],
+            [(base | row.seq, *message_values(row)) for row in rows],
         )
         for blob in blobs:
             self._write("use_blob", base | blob.seq, self._blob_number(blob))

@@ -15,6 +15,7 @@ import msgspec
 from holdfast import codec, ids
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged
+from holdfast.storage.protocol import MessageRow
 from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, covered_columns, row_checksum
 from holdfast.storage.sqlite.repair.row_scan import (
     BadText,
@@ -23,7 +24,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Value,
     Values,
 )
-from holdfast.storage.sqlite.transaction import bind, bind_json, unbind_json
+from holdfast.storage.sqlite.transaction import message_values, unbind_json
 from holdfast.values import (
     BranchReason,
     File,
@@ -326,16 +327,30 @@ def is_queued_input(values: Values, blob: codec.BlobReader) -> bool:
     return True
 
 
-def read_message(values: Values, blob: codec.BlobReader) -> tuple[Message, set[str]]:
-    """Return a message and the hashes of the blobs that it references.
-
-    Raises `Damaged` if it does not match its checksum or cannot be decoded.
-    """
+def written_row(seq: int, values: Values) -> MessageRow:
+    """Return a message's row as it was written; raise `Damaged` if it is not what was written."""
     name, body, turn = text_of(values["id"]), bytes_of(values["body"]), values["turn"]
     if not name or body is None or not isinstance(turn, int | None):
         raise Damaged("has an invalid id, turn or body")
-    if codec.checksum(name, turn, body) != values["crc"]:
+    row = MessageRow.create(seq, name, turn or None, body)
+    if row.crc != values["crc"]:
         raise Damaged("does not match its checksum")
+    return row
+
+
+def has_written_types(row: MessageRow, values: Values) -> bool:
+    """True if a row's values have the types that they were written with.
+
+    The checksum covers bytes and `turn or 0`, so it does not reveal a changed type.
+    """
+    return message_values(row) == tuple(values[name] for name in MESSAGES.columns)
+
+
+def read_message(row: MessageRow, blob: codec.BlobReader) -> tuple[Message, set[str]]:
+    """Return a message and the hashes of the blobs that it references.
+
+    Raises `Damaged` if it cannot be decoded.
+    """
     needed: set[str] = set()
 
     def fetch(sha256: str) -> bytes | None:
@@ -343,20 +358,11 @@ def read_message(values: Values, blob: codec.BlobReader) -> tuple[Message, set[s
         return blob(sha256)
 
     try:
-        message = codec.decode(body, id=name, seq=None, turn_id=None, blob=fetch)
+        message = codec.decode(row.body, id=row.id, seq=None, turn_id=None, blob=fetch)
     except Damaged as error:
         raise Damaged("cannot be decoded, or a part stored as a blob is missing") from error
     needed |= {file.sha256 for file in _files(message) if file.sha256}
     return message, needed
-
-
-def with_written_types(values: Values) -> Values:
-    """Return a message's row with the types it was written with.
-
-    The checksum covers bytes and `turn or 0`, so it does not reveal a changed type.
-    """
-    name, turn = text_of(values["id"]), values["turn"] or None
-    return {**values, "id": bind(name), "turn": turn, "body": bind_json(bytes_of(values["body"]))}
 
 
 def _files(message: Message) -> Iterator[File]:

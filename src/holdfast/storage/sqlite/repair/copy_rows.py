@@ -7,13 +7,15 @@ reported. Checksums are computed at the end, for all rows at once (`write_checks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import apsw
 
 from holdfast import codec
 from holdfast.clock import SystemClock
+from holdfast.storage.protocol import BlobUse, MessageRow
 from holdfast.storage.sqlite.checksums import (
     CHECKSUMMED_TABLES,
     INVALID_CRC,
@@ -35,7 +37,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Values,
     scan_rows,
 )
-from holdfast.storage.sqlite.transaction import bind
+from holdfast.storage.sqlite.transaction import SQLiteTransaction, bind
 from holdfast.values import JSON, Damage
 
 _BATCH: Final = 5_000
@@ -67,11 +69,21 @@ class RowCopier:
 
     def execute(self, query: str, *values: Value) -> None:
         """Run a statement that writes to the new store, committing now and then."""
+        self._count_write()
+        self.target.execute(query, values)
+
+    def _count_write(self) -> None:
         self._writes += 1
         if self._writes % _BATCH == 0:
             self.target.execute("COMMIT")
             self.target.execute("BEGIN IMMEDIATE")
-        self.target.execute(query, values)
+
+    def add_message(self, tenant: int, branch: int, row: MessageRow, blobs: Iterable[str]) -> None:
+        """Insert a message that refers to these stored blobs, unless its seq is taken."""
+        self._count_write()
+        tx = SQLiteTransaction(self.target, tenant, SystemClock(), {}, wipe_note="")
+        with suppress(apsw.ConstraintError):
+            tx.add_messages(branch, [row], [BlobUse(row.seq, sha256) for sha256 in blobs])
 
     def fetch_first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
         """Return the first row of a query on the new store."""

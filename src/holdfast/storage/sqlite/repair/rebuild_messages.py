@@ -8,13 +8,14 @@ and reaches as far as the branches that start on it need.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import apsw
 
 from holdfast import codec, ids
 from holdfast.errors import Damaged
+from holdfast.storage.protocol import MessageRow
 from holdfast.storage.sqlite.repair.check_history import (
     LAST_SEQ_QUERY,
     SEQ_BITS,
@@ -31,14 +32,21 @@ from holdfast.storage.sqlite.repair.check_history import (
 )
 from holdfast.storage.sqlite.repair.column_rules import (
     MESSAGES,
+    has_written_types,
     read_message,
     text_of,
-    with_written_types,
+    written_row,
 )
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier, as_row_number
 from holdfast.storage.sqlite.repair.rebuild_sessions import SessionRebuilder
-from holdfast.storage.sqlite.repair.row_scan import UNREADABLE, UnreadableRange, Values, scan_rows
-from holdfast.storage.sqlite.transaction import bind, bind_json, message_rowid
+from holdfast.storage.sqlite.repair.row_scan import (
+    UNREADABLE,
+    UnreadableRange,
+    Value,
+    Values,
+    scan_rows,
+)
+from holdfast.storage.sqlite.transaction import message_rowid
 
 _MAX_PLACEHOLDER_TAIL: Final = 1_000
 _CHUNK_BYTES: Final = 4096
@@ -160,30 +168,31 @@ class MessageRebuilder:
         )
 
     def _message(self, branch: BranchExtent, found: PresentMessage) -> None:
-        rowid, values = message_rowid(branch.number, found.seq), found.row.values
+        values = found.row.values
         if found.row.stored_key is not None:
             problem = "the message was stored under a wrong number"
             self._copier.report(problem, branch.session, found.seq)
         try:
-            _, needed = read_message(values, self._copier.blob_getter(branch.tenant))
+            row = written_row(found.seq, values)
+            _, needed = read_message(row, self._copier.blob_getter(branch.tenant))
         except Damaged as error:
             self._copier.report(f"the message {error}", branch.session, found.seq)
             self._insert_damaged(branch, found.seq, values, str(error))
             return
-        typed = with_written_types(values)
-        if typed != values:
+        if not has_written_types(row, values):
             problem = "the message was not stored as it was written"
             self._copier.report(problem, branch.session, found.seq)
-        self._copier.insert("messages", {"place": rowid, **typed})
+        query = "SELECT sha256 FROM blobs WHERE tenant = ? AND sha256 = ?"
+        self._insert(branch, row, query, needed)
         self.messages += 1
-        for sha256 in needed:
-            self._reference_blob(branch.tenant, rowid, sha256)
 
-    def _reference_blob(self, tenant: int | None, rowid: int, sha256: str) -> None:
-        query = "SELECT n FROM blobs WHERE tenant = ? AND sha256 = ?"
-        blob = self._copier.fetch_int(query, tenant, sha256)
-        if blob:
-            self._copier.insert("blob_uses", {"place": rowid, "blob": blob})
+    def _insert(
+        self, branch: BranchExtent, row: MessageRow, query: str, blobs: Iterable[Value]
+    ) -> None:
+        """Insert a message; `query` returns the hash of each of its blobs that is stored."""
+        found = (self._copier.fetch_first(query, branch.tenant, blob) for blob in blobs)
+        hashes = [str(blob[0]) for blob in found if blob is not None]
+        self._copier.add_message(branch.tenant or 0, branch.number, row, hashes)
 
     def _insert_damaged(self, branch: BranchExtent, seq: int, values: Values, why: str) -> None:
         number = self._copier.quarantine("messages", why, values["body"])
@@ -227,26 +236,17 @@ class MessageRebuilder:
         self, branch: BranchExtent, seq: int, name: str, turn: int | None, quarantined: int | None
     ) -> None:
         body = codec.encode_unchecked(codec.placeholder(name, {"quarantine": quarantined})).body
-        row: Values = {
-            "place": message_rowid(branch.number, seq),
-            "id": bind(name),
-            "turn": turn,
-            "crc": codec.checksum(name, turn, body),
-            "body": bind_json(body),
-        }
-        self._copier.insert("messages", row)
-        self._copy_blob_uses(message_rowid(branch.number, seq))
+        query = "SELECT sha256 FROM blobs WHERE tenant = ? AND n = ?"
+        blobs = self._referenced_blobs(message_rowid(branch.number, seq))
+        self._insert(branch, MessageRow.create(seq, name, turn, body), query, blobs)
 
-    def _copy_blob_uses(self, rowid: int) -> None:
-        """Keep a lost message's blob references, so that its blobs are purged with it."""
+    def _referenced_blobs(self, rowid: int) -> list[Value]:
+        """Return the numbers of a lost message's blobs, which are purged with its placeholder."""
         query = "SELECT blob FROM blob_uses WHERE place = ?"
         try:
-            found = self._copier.source.execute(query, (rowid,)).fetchall()
+            return [blob for (blob,) in self._copier.source.execute(query, (rowid,)).fetchall()]
         except (*UNREADABLE, UnicodeDecodeError):
-            return
-        for (blob,) in found:
-            if self._copier.fetch_int("SELECT n FROM blobs WHERE n = ?", blob):
-                self._copier.insert("blob_uses", {"place": rowid, "blob": blob})
+            return []
 
     def _set_end(self, branch: BranchExtent | None, reached: int) -> None:
         """Set the end of a branch, in its head or its row, to its last message."""
@@ -264,7 +264,8 @@ class MessageRebuilder:
             if fork_seq <= reached:
                 continue
             session = self._copier.fetch_int("SELECT session FROM branches WHERE n = ?", number)
-            branch = BranchExtent(number=number, session=session)
+            tenant = self._copier.tenant_of(session)
+            branch = BranchExtent(number=number, session=session, tenant=tenant)
             if fork_seq - reached > self._max_messages:
                 query = "UPDATE branches SET fork_seq = ?1 WHERE parent = ?2 AND fork_seq > ?1"
                 self._copier.execute(query, reached, number)

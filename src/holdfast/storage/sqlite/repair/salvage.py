@@ -9,7 +9,7 @@ becomes shorter than it was known to be, and everything that was lost is reporte
 Each stage relies on the ones before it: sessions, heads and branches (`rebuild_sessions`); their
 messages (`rebuild_messages`), which show how long the branches are (`finalize`); then turns,
 drafts, queues and usage (`rebuild_turns`). All of them write through one `RowCopier` (`copy_rows`),
-which computes the checksums at the end.
+which inserts messages as every other write does, and computes the checksums at the end.
 """
 
 from __future__ import annotations

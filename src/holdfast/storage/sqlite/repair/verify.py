@@ -50,13 +50,14 @@ from holdfast.storage.sqlite.repair.column_rules import (
     TENANTS,
     TURNS,
     USAGE,
+    has_written_types,
     invalid_columns,
     is_draft_record,
     is_queued_input,
     matches_checksum,
     read_message,
     session_of,
-    with_written_types,
+    written_row,
 )
 from holdfast.storage.sqlite.repair.row_scan import (
     LAST_KEY,
@@ -378,11 +379,12 @@ class _Verifier:
         if row.stored_key is not None:
             self._report("the message is stored under a wrong number", branch.session, seq)
         try:
-            message, needed = read_message(row.values, self._getter(branch.tenant))
+            written = written_row(seq, row.values)
+            message, needed = read_message(written, self._getter(branch.tenant))
         except Damaged as error:
             self._report(f"the message {error}", branch.session, seq)
             return
-        if with_written_types(row.values) != row.values:
+        if not has_written_types(written, row.values):
             self._report("the message is not stored as it was written", branch.session, seq)
         if message.status == "erased" and message.parts:
             self._report("the message was erased, but has content left", branch.session, seq)
