@@ -284,13 +284,18 @@ def _advance_head(
     usage, cost = head.usage, head.cost
     for message in charged:
         usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)
-    if charged and max(cost, *msgspec.structs.astuple(usage)) > _MAX_INT64:
+    if charged and overflows(usage, cost):
         raise TooLarge("usage: the sums of this session would overflow; nothing was stored.")
     shown = titles.update_preview(messages, head.seq + 1, preview_of(head))
     moved = msgspec.structs.replace(
         head, seq=head.seq + len(messages), updated_at=now, usage=usage, cost=cost
     )
     return moved if shown.seq == head.preview_seq else with_preview(moved, shown)
+
+
+def overflows(usage: Usage, cost: int) -> bool:
+    """True if a sum of usage and cost does not fit in 64 bits, as a store has them."""
+    return any(total > _MAX_INT64 for total in (cost, *msgspec.structs.astuple(usage)))
 
 
 def preview_of(head: HeadRow) -> titles.Preview:

@@ -18,6 +18,7 @@ from holdfast.errors import BadQuery, KeyTaken, SessionNotFound
 from holdfast.operations.append import find_head
 from holdfast.operations.purge_rules import BranchNode, required_seqs
 from holdfast.operations.queries import describe
+from holdfast.operations.sessions import stub_row
 from holdfast.operations.tombstone import (
     dependants,
     descendants,
@@ -252,7 +253,7 @@ class _Purge:
             if session not in still:
                 self._tx.drop_session(session)
         if self._row.n in still:
-            self._tx.put_session(_stub(self._row, self._tx.now()))
+            self._tx.put_session(stub_row(self._row, self._tx.now()))
 
     def _tombstone_shared(self) -> None:
         """Replace messages that forks share by tombstones."""
@@ -289,30 +290,6 @@ def _family(tx: Snapshot, session: int) -> list[BranchRow]:
                     seen.add(relative.session)
                     pending.append(relative.session)
     return list(found.values())
-
-
-def _stub(row: SessionRow, now: int) -> SessionRow:
-    """Return the row that stays of a purged session while forks need its branches."""
-    return SessionRow(
-        n=row.n,
-        id=row.id,
-        key=None,
-        scope=None,
-        agent=None,
-        title=None,
-        title_by=None,
-        model=None,
-        cwd=None,
-        created_at=row.created_at,
-        pinned=False,
-        archived=False,
-        trashed_at=None,
-        goal=None,
-        metadata=b"{}",
-        parent=row.parent,
-        relation=row.relation,
-        purged_at=now,
-    )
 
 
 def _require_row(tx: Transaction, session: int) -> SessionRow:

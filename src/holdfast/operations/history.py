@@ -89,8 +89,7 @@ def read_row(
     """Decode one stored message of the session `owner`; damage as in `read_span`."""
     turn = None if row.turn is None else turn_id(owner, row.turn)
     try:
-        if codec.checksum(row.id, row.turn, row.body) != row.crc:
-            raise Damaged(f"message {row.seq} does not match its checksum")  # noqa: TRY301
+        check_row(row)
         return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=turn, blob=snapshot.blob)
     except Damaged as error:
         if strict:
@@ -98,6 +97,12 @@ def read_row(
         if report is not None:
             report(Damage(what=str(error), session_id=owner, seq=row.seq))
         return damaged_message(row, turn)
+
+
+def check_row(row: MessageRow) -> None:
+    """Raise `Damaged` if a message does not match its checksum."""
+    if codec.checksum(row.id, row.turn, row.body) != row.crc:
+        raise Damaged(f"message {row.seq} does not match its checksum")
 
 
 def damaged_message(row: MessageRow, turn: str | None = None) -> Message:

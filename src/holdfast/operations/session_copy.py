@@ -27,6 +27,7 @@ from holdfast.operations.session_import import (
     SessionWriter,
     StoredFamily,
     first_difference,
+    key_holder,
 )
 from holdfast.storage.protocol import (
     BranchRow,
@@ -126,21 +127,13 @@ def refuse_diverged(
     for session in sessions:
         row = snapshot.session_or_stub(session.source_id)
         why = None if row is None else _Comparison(snapshot, session, row, source).divergence()
-        taken = _key_holder(snapshot, session.row)
+        taken = key_holder(snapshot, session.row)
         if why is None and taken is not None and not is_copied(taken.id):
             why = f"session {taken.id} has its key in the target"
         if why is not None:
             reasons[session.source_id] = why
     if reasons:
         raise Diverged(reasons)
-
-
-def _key_holder(snapshot: Snapshot, row: SessionRow) -> SessionRow | None:
-    """Return the other session that has the key of this one; `None` if there is none."""
-    if row.key is None or row.trashed_at is not None:
-        return None
-    found = snapshot.find_session(key=row.key)
-    return None if found is None or found.id == row.id else found
 
 
 # ------------------------------------------------------------------------------------- comparing
@@ -218,7 +211,7 @@ class _Comparison:
         row = self._snapshot.turn(self._row.n, turn.row.number)
         if row is None or row.state == "open":
             return row is not None and row.token == turn.row.token
-        return _normalized_turn(row) == turn.row
+        return without_lease(row) == turn.row
 
     def _has_no_extra_usage(self) -> bool:
         coming = {(row.day, row.model): _counts(row) for row in self._source.usage(self._session)}
@@ -246,7 +239,8 @@ def _truncated(branch: NewBranch, last_seq: int) -> NewBranch:
     return msgspec.structs.replace(branch, last_seq=min(branch.last_seq, last_seq))
 
 
-def _normalized_turn(row: TurnRow) -> TurnRow:
+def without_lease(row: TurnRow) -> TurnRow:
+    """Return a turn without its lease, which is valid only in the store where it was given."""
     lease = 0 if row.state == "open" else row.lease_until
     return msgspec.structs.replace(row, session=0, lease_until=lease)
 
@@ -330,7 +324,7 @@ class _FamilyCopy:
 
         Its row is locked and read again first: another session may have taken the key by now.
         """
-        taken = _key_holder(self._tx, row)
+        taken = key_holder(self._tx, row)
         if taken is None or not self._is_copied(taken.id):
             return
         locked = self._tx.session(taken.n)
@@ -371,9 +365,11 @@ class _SessionUpdate(SessionWriter):
                 self._stored.branches[self._session.source_id, branch.number] = n
         self._last_seqs |= self._stored_seqs
 
-    def _add_message(self, item: ImportedMessage) -> None:
-        if item.row.seq > self._stored_seqs.get(item.branch, 0):
-            super()._add_message(item)
+    def _store_messages(self, batch: Sequence[ImportedMessage]) -> None:
+        stored = self._stored_seqs.get(batch[0].branch, 0)
+        fresh = [item for item in batch if item.row.seq > stored]
+        if fresh:
+            super()._store_messages(fresh)
 
     def _store_turn(self, turn: NewTurn) -> None:
         stored = self._tx.turn(self._n, turn.row.number)

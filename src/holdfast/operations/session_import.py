@@ -16,9 +16,16 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from holdfast import codec
-from holdfast.operations.append import NewMessage, find_head, store_messages
+from holdfast.operations.append import (
+    NewMessage,
+    find_head,
+    overflows,
+    store_messages,
+    with_preview,
+)
 from holdfast.operations.positions import read_preview
 from holdfast.operations.purge_rules import BranchNode, required_seqs
+from holdfast.operations.sessions import stub_row
 from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import (
@@ -39,7 +46,6 @@ from holdfast.titles import RANK_USER, Preview
 from holdfast.values import BranchReason, Damage, Usage
 
 _BATCH_MESSAGES: Final = 200
-_MAX_INT64: Final = 2**63 - 1
 
 
 class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +107,8 @@ class NewDraft(msgspec.Struct, frozen=True):
     message_id: str | None
 
 
-ImportItem: TypeAlias = ImportedMessage | NewTurn | UsageRow | QueueRow | NewDraft
+SessionItem: TypeAlias = NewTurn | UsageRow | QueueRow | NewDraft
+ImportItem: TypeAlias = ImportedMessage | SessionItem
 
 
 class SessionSource(Protocol):
@@ -275,8 +282,7 @@ class _FamilyImport:
                 return False
             found[branch.number] = stored
             known[shared.source_id, branch.number] = stored.n
-        messages = (i for i in self._source.items(shared) if isinstance(i, ImportedMessage))
-        if first_difference(self._tx, messages, found) is not None:
+        if first_difference(self._tx, self._source.items(shared), found) is not None:
             return False
         self._stored.branches.update(known)
         return True
@@ -292,10 +298,12 @@ class _FamilyImport:
 
 
 def first_difference(
-    snapshot: Snapshot, messages: Iterable[ImportedMessage], found: Mapping[int, BranchRow]
+    snapshot: Snapshot, items: Iterable[ImportItem], found: Mapping[int, BranchRow]
 ) -> ImportedMessage | None:
     """Return the first message that differs from the stored one; `lost` ones are not compared."""
-    for batch in _batches(messages):
+    for batch in _batches(items):
+        if not isinstance(batch, list):
+            continue
         branch = found[batch[0].branch]
         first, last = batch[0].row.seq, batch[-1].row.seq
         ((_, rows),) = snapshot.messages([Segment(branch.n, first, last, "")])
@@ -324,41 +332,36 @@ def _stub_of(session: ImportedSession, required: Mapping[tuple[str, int], int]) 
         for branch in session.branches
         if (session.source_id, branch.number) in required
     ]
-    row = SessionRow(
-        n=0,
-        id=session.row.id,
-        key=None,
-        scope=None,
-        agent=None,
-        title=None,
-        title_by=None,
-        model=None,
-        cwd=None,
-        created_at=session.row.created_at,
-        pinned=False,
-        archived=False,
-        trashed_at=None,
-        goal=None,
-        metadata=b"{}",
-        parent=session.row.parent,
-        relation=session.row.relation,
-        purged_at=session.row.created_at
-        if session.row.purged_at is None
-        else session.row.purged_at,
-    )
+    at = session.row.created_at if session.row.purged_at is None else session.row.purged_at
+    row = stub_row(session.row, at)
     return msgspec.structs.replace(session, row=row, branches=tuple(branches))
 
 
-def _batches(items: Iterable[ImportedMessage]) -> Iterator[list[ImportedMessage]]:
-    """Group consecutive messages of a branch."""
+def _batches(items: Iterable[ImportItem]) -> Iterator[list[ImportedMessage] | SessionItem]:
+    """Yield consecutive messages of a branch together, and the other items one by one."""
     batch: list[ImportedMessage] = []
     for item in items:
-        if batch and (len(batch) >= _BATCH_MESSAGES or item.branch != batch[0].branch):
+        if batch and not (
+            isinstance(item, ImportedMessage)
+            and item.branch == batch[0].branch
+            and len(batch) < _BATCH_MESSAGES
+        ):
             yield batch
             batch = []
-        batch.append(item)
+        if isinstance(item, ImportedMessage):
+            batch.append(item)
+        else:
+            yield item
     if batch:
         yield batch
+
+
+def key_holder(snapshot: Snapshot, row: SessionRow) -> SessionRow | None:
+    """Return the other session that has the key of this one; `None` if there is none."""
+    if row.key is None or row.trashed_at is not None:
+        return None
+    found = snapshot.find_session(key=row.key)
+    return None if found is None or found.id == row.id else found
 
 
 class SessionWriter:
@@ -385,7 +388,6 @@ class SessionWriter:
         self._stored = stored
         self._result = result
         self._last_seqs = {branch.number: branch.fork_seq for branch in session.branches}
-        self._batch: list[ImportedMessage] = []
         self._open: NewTurn | None = None
         self._usage, self._cost = Usage(), 0
         self._turns, self._queued = session.turns, 0
@@ -394,12 +396,11 @@ class SessionWriter:
     def run(self) -> None:
         """Store the row, branches and contents, then the head."""
         self._store_row_and_branches()
-        for item in self._source.items(self._session):
-            if isinstance(item, ImportedMessage):
-                self._add_message(item)
+        for item in _batches(self._source.items(self._session)):
+            if isinstance(item, list):
+                self._store_messages(item)
             elif not self._session.is_stub:
                 self._store_item(item)
-        self._flush_batch()
         for branch in self._session.branches[: None if self._session.is_stub else -1]:
             self._tx.end_branch(self._branch(branch.number), self._last_seqs[branch.number])
         if not self._session.is_stub:
@@ -425,9 +426,7 @@ class SessionWriter:
     def _row_with_free_key(self) -> SessionRow:
         """Return the session's row, without its key if another session here has it."""
         row = self._session.row
-        if row.key is None or row.trashed_at is not None:
-            return row
-        taken = self._tx.find_session(key=row.key)
+        taken = key_holder(self._tx, row)
         if taken is None:
             return row
         what = f"session {taken.id} already has its key; it was imported without a key"
@@ -445,18 +444,8 @@ class SessionWriter:
 
     # -------------------------------------------------------------------------------- messages
 
-    def _add_message(self, item: ImportedMessage) -> None:
-        if self._batch and (
-            len(self._batch) >= _BATCH_MESSAGES or item.branch != self._batch[0].branch
-        ):
-            self._flush_batch()
-        self._batch.append(item)
-
-    def _flush_batch(self) -> None:
-        """Store the collected messages."""
-        if not self._batch:
-            return
-        batch, self._batch = self._batch, []
+    def _store_messages(self, batch: Sequence[ImportedMessage]) -> None:
+        """Store messages of one branch."""
         number = batch[0].branch
         branch = self._branch(number)
         batch = self._replace_duplicates(branch, batch)
@@ -503,7 +492,7 @@ class SessionWriter:
 
     # --------------------------------------------------------- turns, usage, queue, drafts, head
 
-    def _store_item(self, item: NewTurn | UsageRow | QueueRow | NewDraft) -> None:
+    def _store_item(self, item: SessionItem) -> None:
         if isinstance(item, NewTurn):
             self._store_turn(item)
         elif isinstance(item, UsageRow):
@@ -533,7 +522,7 @@ class SessionWriter:
 
     def _count_usage(self, row: UsageRow) -> None:
         usage, cost = self._usage + row.usage, self._cost + row.cost
-        if max(cost, *msgspec.structs.astuple(usage)) > _MAX_INT64:
+        if overflows(usage, cost):
             self._report_damage("its usage adds up to more than can be stored; some was left out")
             return
         self._usage, self._cost = usage, cost
@@ -546,7 +535,6 @@ class SessionWriter:
         """Store a draft of the open turn unless its message is stored already."""
         if self._open is None or self._open.row.number != draft.turn:
             return
-        self._flush_batch()
         active = self._branch(self._session.branches[-1].number)
         if draft.message_id is None or not self._tx.stored(active, [draft.message_id]):
             self._tx.put_draft(self._n, draft.turn, draft.number, draft.record)
@@ -567,7 +555,6 @@ class SessionWriter:
         branch, seq = self._branch(last.number), self._last_seqs[last.number]
         if self._open is not None and self._open.row.number != self._turns:
             self._close_turn()
-        shown = self._preview(last, branch, seq)
         head = msgspec.structs.replace(
             find_head(self._tx, self._n),
             branch=branch,
@@ -578,11 +565,8 @@ class SessionWriter:
             updated_at=self._session.updated_at,
             usage=self._usage,
             cost=self._cost,
-            preview=shown.text,
-            preview_rank=shown.rank,
-            preview_seq=shown.seq,
             queued=self._queued,
         )
-        self._tx.put_head(head)
+        self._tx.put_head(with_preview(head, self._preview(last, branch, seq)))
         if not self._keep_open_turn:
             require_free_head(self._tx, find_head(self._tx, self._n))

@@ -93,7 +93,7 @@ def create(
                     f"session {taken.id} already has this key; nothing was stored. "
                     "store.session(key) opens it."
                 )
-        row = _new_row(fields, tx.now())
+        row = new_row(fields, tx.now())
         if origin is not None:
             return _create_child(tx, row, origin)
         return msgspec.structs.replace(row, n=tx.add_session(row, BranchStart(token=row.id)))
@@ -131,7 +131,8 @@ def _with_inherited_fields(row: SessionRow, parent: SessionRow) -> SessionRow:
     )
 
 
-def _new_row(fields: Identity, now: int) -> SessionRow:
+def new_row(fields: Identity, now: int) -> SessionRow:
+    """Return the row of a new session."""
     return SessionRow(
         n=0,
         id=fields.id,
@@ -150,6 +151,30 @@ def _new_row(fields: Identity, now: int) -> SessionRow:
         metadata=fields.metadata,
         parent=None,
         relation=None,
+    )
+
+
+def stub_row(row: SessionRow, purged_at: int) -> SessionRow:
+    """Return the row that stays of a purged session while forks need its branches."""
+    return SessionRow(
+        n=row.n,
+        id=row.id,
+        key=None,
+        scope=None,
+        agent=None,
+        title=None,
+        title_by=None,
+        model=None,
+        cwd=None,
+        created_at=row.created_at,
+        pinned=False,
+        archived=False,
+        trashed_at=None,
+        goal=None,
+        metadata=b"{}",
+        parent=row.parent,
+        relation=row.relation,
+        purged_at=purged_at,
     )
 
 

@@ -25,7 +25,7 @@ from holdfast import codec
 from holdfast.clock import Clock, to_datetime, to_day
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged, Invalid
-from holdfast.operations.history import DamageCallback, damaged_message
+from holdfast.operations.history import DamageCallback, check_row, damaged_message
 from holdfast.operations.purge_rules import BranchNode as Stretch
 from holdfast.operations.purge_rules import required_seqs
 from holdfast.operations.queue import queued_message
@@ -440,8 +440,7 @@ class _SessionExport:
         )
 
     def _decode(self, row: MessageRow) -> Message:
-        if codec.checksum(row.id, row.turn, row.body) != row.crc:
-            raise Damaged(f"message {row.seq} does not match its checksum")
+        check_row(row)
         return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._intact_blob)
 
     def _intact_blob(self, sha256: str) -> bytes | None:

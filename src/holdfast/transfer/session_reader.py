@@ -26,7 +26,7 @@ from holdfast.operations.session_import import (
     imported_message,
     placeholder_message,
 )
-from holdfast.operations.sessions import check_changes, check_optional_text, make_identity
+from holdfast.operations.sessions import check_changes, check_optional_text, make_identity, new_row
 from holdfast.storage.protocol import QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
 from holdfast.transfer.format import (
     BadLine,
@@ -135,22 +135,13 @@ def _session_row(name: str, line: SessionLine | None, created_at: int) -> Sessio
     )
     check_changes({"goal": line.goal})
     related = line.parent is not None and line.relation is not None
-    return SessionRow(
-        n=0,
-        id=name,
-        key=fields.key,
-        scope=fields.scope,
-        agent=fields.agent,
-        title=fields.title,
+    return msgspec.structs.replace(
+        new_row(fields, created_at),
         title_by=line.title_by if fields.title is not None else None,
-        model=fields.model,
-        cwd=fields.cwd,
-        created_at=created_at,
         pinned=line.pinned,
         archived=line.archived,
         trashed_at=_optional(_micros, line.trashed_at),
         goal=None if line.goal is None else codec.to_json(line.goal),
-        metadata=fields.metadata,
         parent=line.parent if related else None,
         relation=line.relation if related else None,
         purged_at=_optional(_micros, line.purged_at),

@@ -21,8 +21,10 @@ import msgspec
 from holdfast import codec
 from holdfast.errors import Damaged
 from holdfast.operations import residue
-from holdfast.operations.history import DamageCallback, damaged_message
+from holdfast.operations.append import preview_of
+from holdfast.operations.history import DamageCallback, check_row, damaged_message
 from holdfast.operations.queue import queued_message
+from holdfast.operations.session_copy import without_lease
 from holdfast.operations.session_import import (
     ImportedMessage,
     ImportedSession,
@@ -40,10 +42,8 @@ from holdfast.storage.protocol import (
     QueueRow,
     SessionRow,
     Snapshot,
-    TurnRow,
     UsageRow,
 )
-from holdfast.titles import Preview
 from holdfast.transfer.export import ExportPlan
 from holdfast.values import Damage
 
@@ -121,7 +121,7 @@ class StoreSource:
             turns=0 if head is None else head.turns,
             updated_at=row.created_at if head is None else head.updated_at,
             rank=0,
-            preview=None if head is None else _preview(head),
+            preview=None if head is None else preview_of(head),
         )
 
     def _branch(self, row: BranchRow) -> NewBranch:
@@ -194,8 +194,7 @@ class StoreSource:
 
     def _blob_names(self, row: MessageRow) -> tuple[str, ...]:
         """Return the hashes of a message's blobs; raise `Damaged` if it cannot be read."""
-        if codec.checksum(row.id, row.turn, row.body) != row.crc:
-            raise Damaged(f"message {row.seq} does not match its checksum")
+        check_row(row)
         if _BLOB_FIELD not in row.body:
             return ()
         message = codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self.blob)
@@ -209,7 +208,7 @@ class StoreSource:
             if row is not None:
                 tools = self._snapshot.tools(session.row.n, number)
                 yield NewTurn(
-                    _without_lease(row),
+                    without_lease(row),
                     tuple(msgspec.structs.replace(tool, session=0) for tool in tools),
                 )
 
@@ -313,16 +312,6 @@ def _head_state(head: HeadRow) -> tuple[object, ...]:
         head.updated_at,
         head.usage,
         head.cost,
-        _preview(head),
+        preview_of(head),
         head.queued,
     )
-
-
-def _preview(head: HeadRow) -> Preview:
-    return Preview(head.preview, head.preview_rank, head.preview_seq)
-
-
-def _without_lease(row: TurnRow) -> TurnRow:
-    """Return a turn without its lease, which is valid only in the source store."""
-    lease = 0 if row.state == "open" else row.lease_until
-    return msgspec.structs.replace(row, session=0, lease_until=lease)
