@@ -81,5 +81,32 @@ def test_no_private_dialect() -> None:
     assert not found
 
 
+def test_messages_are_written_in_one_place() -> None:
+    """The path from a call to the table: one function, one method of each backend, one statement.
+
+    Salvage writes the rows that it rebuilds through the same method.
+    """
+    calls = re.compile(r"\badd_messages\(|INTO messages\b|\b(?:insert|copy)\(\s*\"messages\"")
+    found = {
+        path.relative_to(PACKAGE).as_posix(): len(calls.findall(path.read_text()))
+        for path in (*_modules(), *PACKAGE.rglob("*.sql"))
+    }
+    assert {
+        where: count
+        for where, count in found.items()
+        if count and not where.startswith("testing/") and "/migrations/" not in where
+    } == {
+        "operations/append.py": 1,  # store_messages
+        "storage/memory.py": 1,
+        "storage/protocol.py": 1,
+        "storage/postgres/optimistic.py": 2,  # and super()
+        "storage/postgres/statements.sql": 2,  # for one message, and for many
+        "storage/postgres/transaction.py": 1,
+        "storage/sqlite/repair/copy_rows.py": 1,
+        "storage/sqlite/statements.sql": 1,
+        "storage/sqlite/transaction.py": 1,
+    }
+
+
 def test_docstrings_state_what_is_returned_raised_or_done() -> None:
     assert not [where for where, text in _docstrings() if _OPENERS.search(text)]

@@ -259,6 +259,7 @@ def test_a_file_whose_data_is_damaged(exported: Path, target: Store) -> None:
     what = f"the data of a file, {file.sha256}, is missing"
     assert Damage(what=what, session_id=session.id, seq=5) in report.damage
     assert target.verify() == []
+    assert target.purge(session.id).blobs == 0
 
 
 def test_a_fork_whose_parent_was_cut_out(exported: Path, target: Store) -> None:

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Message, Store
+from holdfast import File, Message, Store
 from holdfast.errors import HoldfastError
+from holdfast.transfer.session_reader import FileSource
 from tests.model.strategies import names
 from tests.store_urls import KINDS, Kind, place
 from tests.transfer.builders import numbers, steps, take, talk
@@ -116,3 +117,25 @@ def test_there_and_back(kind: Kind, tmp_path: Path) -> None:
         source.import_(tmp_path / "two.jsonl")
         assert shown(source) == before
         assert source.verify() == []
+
+
+def test_a_file_of_many_messages_is_read_once_and_stays_until_the_last_is_erased(
+    target: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = FileSource.blob
+
+    def blob(source: FileSource, sha256: str) -> bytes | None:
+        read.append(sha256)
+        return real(source, sha256)
+
+    file = File(name="f", data=b"file" * 10)
+    with holdfast.open("memory:") as source:
+        session = source.session("s")
+        session.append(*(Message.user(["look", file], id=str(n)) for n in range(3)))
+        source.export(tmp_path / "out.jsonl", redact=None)
+    monkeypatch.setattr(FileSource, "blob", blob)
+    assert target.import_(tmp_path / "out.jsonl").damage == ()
+    assert len(read) == 1
+    found = target.session("s", create=False)
+    assert [found.erase(str(n)).blobs for n in range(3)] == [0, 0, 1]
