@@ -14,7 +14,7 @@ from psycopg.pq.abc import PGresult
 
 import holdfast
 from bench import material
-from holdfast import AsyncStore, Message, Session, Store
+from holdfast import AsyncStore, File, Message, Session, Store
 from holdfast.storage.postgres.connection import Connection, PendingResult
 from holdfast.storage.postgres.statements import SQL
 from tests.postgres.conftest import OpenStore
@@ -103,6 +103,24 @@ def test_an_append_is_few_round_trips_whatever_it_holds_and_follows(
     assert found[0] == found[2]
     assert found[1] == found[3]
     assert found[0][1] == found[1][1]
+
+
+def test_a_file_takes_a_round_trip_only_if_it_is_named_by_its_hash(
+    store: Store, open_store: OpenStore, count: Count
+) -> None:
+    """Data is sent with its message; a file that only names it is looked up before, once."""
+    written = store.session("files")
+    written.append(Message.user([File(name=str(n), data=b"%d" % n) for n in range(3)]))
+    named = [part for part in written.messages()[0].parts if isinstance(part, File)]
+    for files, round_trips in (
+        ([File(name="f", data=b"new"), File(name="f", data=b"0")], 2),
+        (named[:1], 3),
+        (named, 5),
+    ):
+        session = open_store().get(written.id)  # by a worker without a cached head
+        count.clear()
+        session.append(Message.user(files))
+        assert count.round_trips == round_trips
 
 
 def test_an_append_is_one_journey_for_who_wrote_the_last_ones(store: Store, count: Count) -> None:
