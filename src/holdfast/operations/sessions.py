@@ -156,22 +156,9 @@ def new_row(fields: Identity, now: int) -> SessionRow:
 
 def stub_row(row: SessionRow, purged_at: int) -> SessionRow:
     """Return the row that stays of a purged session while forks need its branches."""
-    return SessionRow(
+    return msgspec.structs.replace(
+        new_row(make_identity(id=row.id), row.created_at),
         n=row.n,
-        id=row.id,
-        key=None,
-        scope=None,
-        agent=None,
-        title=None,
-        title_by=None,
-        model=None,
-        cwd=None,
-        created_at=row.created_at,
-        pinned=False,
-        archived=False,
-        trashed_at=None,
-        goal=None,
-        metadata=b"{}",
         parent=row.parent,
         relation=row.relation,
         purged_at=purged_at,

@@ -78,12 +78,19 @@ class RowCopier:
             self.target.execute("COMMIT")
             self.target.execute("BEGIN IMMEDIATE")
 
-    def add_message(self, tenant: int, branch: int, row: MessageRow, blobs: Iterable[str]) -> None:
+    def transaction(self, tenant: int | None) -> SQLiteTransaction:
+        """Return a transaction that reads and writes the rows of a tenant in the new store."""
+        return SQLiteTransaction(self.target, tenant or 0, SystemClock(), {}, wipe_note="")
+
+    def add_message(
+        self, tenant: int | None, branch: int, row: MessageRow, blobs: Iterable[str]
+    ) -> None:
         """Insert a message that refers to these stored blobs, unless its seq is taken."""
         self._count_write()
-        tx = SQLiteTransaction(self.target, tenant, SystemClock(), {}, wipe_note="")
         with suppress(apsw.ConstraintError):
-            tx.add_messages(branch, [row], [BlobUse(row.seq, sha256) for sha256 in blobs])
+            self.transaction(tenant).add_messages(
+                branch, [row], [BlobUse(row.seq, sha256) for sha256 in blobs]
+            )
 
     def fetch_first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
         """Return the first row of a query on the new store."""
@@ -193,16 +200,6 @@ class RowCopier:
     def tenant_of(self, session: Value) -> int:
         """Return the tenant of a session in the new store; 0 if the session is not there."""
         return self.fetch_int("SELECT tenant FROM sessions WHERE n = ?", session)
-
-    def blob_getter(self, tenant: int | None) -> codec.BlobReader:
-        """Return a function that fetches a tenant's blobs from the new store."""
-
-        def fetch(sha256: str) -> bytes | None:
-            query = "SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?"
-            row = self.fetch_first(query, tenant, sha256)
-            return row[0] if row and isinstance(row[0], bytes) else None
-
-        return fetch
 
     def write_checksums(self) -> None:
         """Write the checksum of every row of the new store."""

@@ -174,7 +174,7 @@ class MessageRebuilder:
             self._copier.report(problem, branch.session, found.seq)
         try:
             row = written_row(found.seq, values)
-            _, needed = read_message(row, self._copier.blob_getter(branch.tenant))
+            _, needed = read_message(row, self._copier.transaction(branch.tenant).blob)
         except Damaged as error:
             self._copier.report(f"the message {error}", branch.session, found.seq)
             self._insert_damaged(branch, found.seq, values, str(error))
@@ -192,7 +192,7 @@ class MessageRebuilder:
         """Insert a message; `query` returns the hash of each of its blobs that is stored."""
         found = (self._copier.fetch_first(query, branch.tenant, blob) for blob in blobs)
         hashes = [str(blob[0]) for blob in found if blob is not None]
-        self._copier.add_message(branch.tenant or 0, branch.number, row, hashes)
+        self._copier.add_message(branch.tenant, branch.number, row, hashes)
 
     def _insert_damaged(self, branch: BranchExtent, seq: int, values: Values, why: str) -> None:
         number = self._copier.quarantine("messages", why, values["body"])

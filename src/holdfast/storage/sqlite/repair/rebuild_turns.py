@@ -85,7 +85,7 @@ class TurnRebuilder:
 
     def _is_queued(self, session: Value, row: Values) -> bool:
         own = "SELECT data FROM queue_blobs WHERE session = ? AND number = ? AND sha256 = ?"
-        stored = self._copier.blob_getter(self._copier.tenant_of(session))
+        stored = self._copier.transaction(self._copier.tenant_of(session)).blob
 
         def fetch(sha256: str) -> bytes | None:
             found = self._copier.fetch_first(own, session, row["number"], sha256)
