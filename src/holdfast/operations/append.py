@@ -194,7 +194,7 @@ def known_ids(tx: Transaction, head: HeadRow, names: Sequence[str]) -> dict[str,
 # --------------------------------------------------------------------------------- storing
 
 
-class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
     """A message to store: its row, its own blobs, and the hashes of those it only refers to."""
 
     row: MessageRow
@@ -274,7 +274,7 @@ def check_file_refs(tx: Transaction, batch: Sequence[EncodedMessage]) -> None:
 
 def _new_message(seq: int, item: EncodedMessage, turn: int | None) -> NewMessage:
     row = MessageRow.create(seq, item.id, turn, item.body)
-    return NewMessage(row=row, blobs=item.blobs, blob_refs=item.blob_refs)
+    return NewMessage(row, item.blobs, item.blob_refs)
 
 
 def _advance_head(

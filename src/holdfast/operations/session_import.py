@@ -81,7 +81,7 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
         return self.row.purged_at is not None
 
 
-class ImportedMessage(NewMessage, frozen=True, kw_only=True):
+class ImportedMessage(NewMessage, frozen=True, kw_only=True, gc=False):
     """A message to import; the blobs that it only refers to are in the source.
 
     With `lost` it is a placeholder for a message that could not be read.
@@ -150,9 +150,7 @@ def imported_message(
 ) -> ImportedMessage:
     """Return an encoded message as one to import."""
     row = MessageRow.create(seq, item.id, turn, item.body)
-    return ImportedMessage(
-        row=row, blobs=item.blobs, blob_refs=item.blob_refs, branch=branch, lost=lost
-    )
+    return ImportedMessage(row, item.blobs, item.blob_refs, branch=branch, lost=lost)
 
 
 def placeholder_message(session: str, branch: int, seq: int, raw: str | None) -> ImportedMessage:
