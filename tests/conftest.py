@@ -3,19 +3,24 @@
 And a PostgreSQL server, for the tests that use it.
 """
 
+from __future__ import annotations
+
 import re
 import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import servers
-from tests.servers import WORKER, Postgres, as_user, shared_database, start
+from tests.servers import WORKER, Postgres, as_user, connect, shared_database, start
 from tests.store_urls import KINDS, place
+
+if TYPE_CHECKING:
+    import psycopg
 
 # Before any test imports the suite: its asserts are rewritten.
 pytest.register_assert_rewrite("holdfast.testing.conformance")
@@ -115,7 +120,7 @@ def postgres_database() -> str:
 def postgres_admin(postgres_database: str) -> Iterator[psycopg.Connection]:
     """The superuser, in that database."""
     options = "-c synchronous_commit=off"
-    with psycopg.connect(postgres_database, autocommit=True, options=options) as admin:
+    with connect(postgres_database, options) as admin:
         yield admin
 
 

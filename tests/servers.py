@@ -9,7 +9,11 @@ Servers are in memory where there is room for them, so that they do not wait for
 use; they sync as ever. Each has a keeper (tests/server_process.py), which stops it when no process
 uses it any more, however the run ends. On a given server only the databases
 that a run created are dropped.
+
+The driver is imported when it is used: without it, the tests that need no server run all the same.
 """
+
+from __future__ import annotations
 
 import hashlib
 import os
@@ -22,23 +26,24 @@ import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-import psycopg
-from psycopg import sql
+import pytest
 
-from holdfast.storage.postgres import migrations
-from holdfast.storage.postgres.backend import PostgresBackend
-from holdfast.url import parse_url
+import holdfast
 from tests import server_process
 from tests.memory_folders import place_in_memory
+
+if TYPE_CHECKING:
+    import psycopg
 
 OWNER, WORKER = "holdfast_owner", "holdfast_worker"
 _LOCK = 4_871_264_001
 _SERVERS_USER = "pgserver"
 _SERVER_BYTES = 4 << 30
 _NOBODY = (1 << 22) + 1  # No process has such a number.
-_USED: "list[Server]" = []
+_USED: list[Server] = []
 _MADE: list[tuple[str, str]] = []
 _INSTALLED = (
     "/usr/lib/postgresql/*/bin",
@@ -66,6 +71,13 @@ _TABLES = (
 )
 
 
+def connect(url: str, options: str = "") -> psycopg.Connection:
+    """Connect to a server; every statement is a transaction of its own."""
+    import psycopg  # noqa: PLC0415 - see above
+
+    return psycopg.connect(url, autocommit=True, options=options)
+
+
 def as_user(url: str, user: str | None = None, database: str | None = None) -> str:
     """Return a URL for another user with the same password, or for another database."""
     parts = urlsplit(url)
@@ -88,7 +100,7 @@ class Postgres:
 
     def _prepare(self) -> None:
         """Create the roles and the template database, once per server."""
-        with psycopg.connect(self.url, autocommit=True) as admin:
+        with connect(self.url) as admin:
             admin.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
             if _has(admin, "pg_database", "datname", _template()):
                 return
@@ -103,8 +115,8 @@ class Postgres:
 
     def _fill(self, database: str) -> None:
         url = as_user(self.url, OWNER, database)
-        PostgresBackend(parse_url(url, {})).close()
-        with psycopg.connect(url, autocommit=True) as owner:
+        holdfast.open(url).close()
+        with connect(url) as owner:
             grant(owner)
 
     def database(self, name: str) -> str:
@@ -118,7 +130,7 @@ class Postgres:
     def _new(self, name: str, how: str) -> str:
         """Create a database; other processes of this and of other runs do so concurrently."""
         name = f"{name}_{os.getpid()}_{os.urandom(3).hex()}"
-        with psycopg.connect(self.url, autocommit=True) as admin:
+        with connect(self.url) as admin:
             admin.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
             admin.execute(f"CREATE DATABASE {name} {how}")
         _MADE.append((self.url, name))
@@ -128,12 +140,16 @@ class Postgres:
 @cache
 def _template() -> str:
     """Return the name of the template database; a given server may have older ones."""
+    from holdfast.storage.postgres import migrations  # noqa: PLC0415 - see above
+
     steps = repr(sorted(migrations.load().items()))
     return f"holdfast_template_{hashlib.sha256(steps.encode()).hexdigest()[:12]}"
 
 
 def _make_role(admin: psycopg.Connection, role: str) -> None:
     """Create a role with the superuser's password; the caller checks that it is new."""
+    from psycopg import sql  # noqa: PLC0415 - see above
+
     made = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
     if admin.info.password:
         made += sql.SQL(" PASSWORD {}").format(sql.Literal(admin.info.password))
@@ -141,6 +157,8 @@ def _make_role(admin: psycopg.Connection, role: str) -> None:
 
 
 def _has(admin: psycopg.Connection, table: str, column: str, name: str) -> bool:
+    from psycopg import sql  # noqa: PLC0415 - see above
+
     asked = sql.SQL("SELECT 1 FROM {} WHERE {} = %s").format(
         sql.Identifier(table), sql.Identifier(column)
     )
@@ -164,6 +182,8 @@ def grant(owner: psycopg.Connection) -> None:
 
 def wipe(admin: psycopg.Connection) -> None:
     """Empty a store, as only a superuser can: all tenants' rows go."""
+    from psycopg import sql  # noqa: PLC0415 - see above
+
     with admin.pipeline():
         for table in _TABLES:
             admin.execute(sql.SQL("DELETE FROM holdfast.{}").format(sql.Identifier(table)))
@@ -266,6 +286,7 @@ def _folder_of_the_run() -> Path:
 @cache
 def start() -> str:
     """Start a server, or find the one of this run; return its superuser's URL."""
+    pytest.importorskip("psycopg", reason="the driver is not installed: holdfast[postgres]")
     given = os.environ.get("HOLDFAST_TEST_POSTGRES")
     if given:
         return given
@@ -290,7 +311,7 @@ def leave() -> None:
     """Stop using the server; drop what this process created on a given one."""
     if os.environ.get("HOLDFAST_TEST_POSTGRES"):
         for url, name in _MADE:
-            with psycopg.connect(url, autocommit=True) as admin:
+            with connect(url) as admin:
                 admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
     for server in _USED:
         server.leave()

@@ -6,23 +6,26 @@ and owns nothing. Schemas that are no longer used are emptied and reused, which 
 creating new ones.
 """
 
+from __future__ import annotations
+
 import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
-
-import psycopg
 
 import holdfast
 from holdfast.clock import Clock
 from holdfast.storage.protocol import Backend
 from holdfast.storage.registry import open_backend
 from holdfast.url import parse_url
-from tests.servers import OWNER, WORKER, as_user, grants, shared_database
+from tests.servers import OWNER, WORKER, as_user, connect, grants, shared_database
+
+if TYPE_CHECKING:
+    import psycopg
 
 Kind = Literal["memory", "sqlite", "postgres"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -113,5 +116,5 @@ def superuser(url: str = "") -> Iterator[psycopg.Connection]:
     """Connect to a schema as a superuser, in order to damage it."""
     schema = dict(parse_qsl(urlsplit(url).query)).get("schema", "public")
     options = f"-c synchronous_commit=off -c lock_timeout=10000 -c search_path={schema}"
-    with psycopg.connect(shared_database(), autocommit=True, options=options) as admin:
+    with connect(shared_database(), options) as admin:
         yield admin
