@@ -39,25 +39,13 @@ _COLUMNS: Final = (
 )
 
 
-class _Size(click.ParamType[int]):
-    """An amount of bytes: `500MB`, `1.5 GiB`, `1000000`."""
-
-    name = "size"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - click's own
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> int:
-        """Return a size in bytes."""
-        if isinstance(value, int):
-            return value
-        found = _SIZE.fullmatch(str(value).strip())
-        if found is None:
-            self.fail(f"{value!r}: expected a size such as 500MB or 2GiB.", param, ctx)
-        base = 1024 if found[3] else 1000
-        return int(float(found[1]) * base ** _UNIT_PREFIXES.index(found[2].lower() or " "))
+def _parse_size(text: str) -> int:
+    """Return the bytes of a size: `500MB`, `1.5 GiB`, `1000000`."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r}: expected a size such as 500MB or 2GiB.")
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** _UNIT_PREFIXES.index(found[2].lower() or " "))
 
 
 @command(
@@ -77,7 +65,7 @@ class _Size(click.ParamType[int]):
 @click.option("--scope", type=UTF8_TEXT, help="Only those of this scope.")
 @click.option(
     "--max-bytes",
-    type=_Size(),
+    type=_parse_size,
     metavar="SIZE",
     help="The oldest, until the rest fits into this size.",
 )
