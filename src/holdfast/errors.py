@@ -243,3 +243,8 @@ class TooLarge(Invalid):
 
 class UnknownBackend(Invalid):
     """There is no backend for this URL, or the URL is not valid."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, for errors about a missing package."""
+    return f"pip install 'holdfast[{extra}]'"

@@ -1,9 +1,10 @@
 """Provider errors, in the providers' own words: how they are classified."""
 
+import sys
 from datetime import UTC, datetime
+from typing import Any
 
 import anthropic
-import httpx2
 import openai
 import pytest
 
@@ -11,13 +12,15 @@ from holdfast.agent.models.errors import parse_error, retry_after, to_model_fail
 from holdfast.clock import to_micros
 from holdfast.errors import ContextTooLong
 
-_REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1")
+# What the SDKs are built on; older versions use httpx.
+_HTTP: Any = sys.modules.get("httpx2") or sys.modules["httpx"]
+_REQUEST = _HTTP.Request("POST", "http://127.0.0.1/v1")
 
 
 def answered(status: int, body: object, **headers: str) -> Exception:
     """What OpenAI's SDK raises for an answer; it takes the error out of the body."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    response = httpx2.Response(status, headers=named, request=_REQUEST)
+    response = _HTTP.Response(status, headers=named, request=_REQUEST)
     inner = body["error"] if isinstance(body, dict) and "error" in body else body
     return openai.APIStatusError("said", response=response, body=inner)
 
@@ -25,7 +28,7 @@ def answered(status: int, body: object, **headers: str) -> Exception:
 def answered_by_anthropic(status: int, kind: str, message: str) -> Exception:
     """What Anthropic's SDK raises; an error in a stream that began well has the status 200."""
     body = {"type": "error", "error": {"type": kind, "message": message}}
-    response = httpx2.Response(status, request=_REQUEST)
+    response = _HTTP.Response(status, request=_REQUEST)
     return anthropic.APIStatusError("said", response=response, body=body)
 
 
@@ -387,14 +390,14 @@ def _because(cause: Exception) -> Exception:
 @pytest.mark.parametrize(
     ("cause", "retryable", "said"),
     [
-        (httpx2.ConnectError("All connection attempts failed"), True, "cannot be reached"),
-        (httpx2.ConnectTimeout("late"), True, "did not answer in time"),
-        (httpx2.ReadError("reset"), True, "was lost: reset"),
-        (httpx2.RemoteProtocolError("incomplete chunked read"), True, "was lost"),
-        (httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), False, "is not trusted"),
-        (httpx2.UnsupportedProtocol("ftp://"), False, "check the base URL"),
+        (_HTTP.ConnectError("All connection attempts failed"), True, "cannot be reached"),
+        (_HTTP.ConnectTimeout("late"), True, "did not answer in time"),
+        (_HTTP.ReadError("reset"), True, "was lost: reset"),
+        (_HTTP.RemoteProtocolError("incomplete chunked read"), True, "was lost"),
+        (_HTTP.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), False, "is not trusted"),
+        (_HTTP.UnsupportedProtocol("ftp://"), False, "check the base URL"),
         (
-            httpx2.LocalProtocolError("Illegal header value b'Bearer sk-1'"),
+            _HTTP.LocalProtocolError("Illegal header value b'Bearer sk-1'"),
             False,
             "check the base URL",
         ),

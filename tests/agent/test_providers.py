@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import anthropic
 import apsw
-import httpx2
 import pytest
 
 import holdfast
@@ -212,7 +211,7 @@ def test_thoughts_of_anthropic_are_shown_and_go_back_sealed(
     """What leaves is looked at on its way: the journal has no thoughts."""
     sent: list[dict[str, Any]] = []
 
-    async def look(request: httpx2.Request) -> None:
+    async def look(request: Any) -> None:  # noqa: ANN401 - of httpx or httpx2
         sent.append(json.loads(request.content))
 
     aimock.script(

@@ -7,12 +7,15 @@ is stored before the model is called, and the reply while it streams.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from holdfast.agent.agent import AsyncAgent
 from holdfast.agent.loop import Result
 from holdfast.agent.models.protocol import Model
 from holdfast.agent.settings import Context, Limits, Retry
 from holdfast.agent.sync import Agent
 from holdfast.agent.tools.protocol import Ask, Output, Tool, ToolContext
+from holdfast.errors import install_command
 
 __all__ = [
     "Agent",
@@ -27,3 +30,9 @@ __all__ = [
     "Tool",
     "ToolContext",
 ]
+
+# It is loaded at the first call of a model, which is too late to find that it is not there.
+if find_spec("stamina") is None:
+    raise ModuleNotFoundError(
+        f"holdfast.agent needs the package stamina: run {install_command('agent')}", name="stamina"
+    )

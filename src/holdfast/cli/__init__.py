@@ -14,13 +14,18 @@ Exit codes, the same for all of them:
 * 3: no such session, message or store, or the name matches several
 * 4: conflict: the session is busy, or the id or key is taken
 * 5: the store, or the disk or server that holds it, failed
-* 6: no model can be used here
+* 6: no model can be used here, or a package of the extra `cli` is not installed
 * 129: hung up (SIGHUP); 130: interrupted by Ctrl-C; 141: broken pipe; 143: terminated by SIGTERM
 """
 
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
+from typing import Final
+
+# Checked at the start: other programs install some of them, and each command imports its own.
+_PACKAGES: Final = ("click", "markdown_it", "prompt_toolkit", "rich", "stamina")
 
 
 def main() -> None:
@@ -31,6 +36,18 @@ def main() -> None:
 
         sys.stdout.write(f"holdfast {__version__}\n")
         return
+    missing = next((package for package in _PACKAGES if find_spec(package) is None), None)
+    if missing is not None:
+        sys.exit(_not_installed(missing))
     from holdfast.cli.program import run
 
     sys.exit(run(sys.argv[1:]))
+
+
+def _not_installed(package: str) -> int:
+    """Print what to install; return the exit code."""
+    from holdfast.cli.errors import NOT_INSTALLED, print_error
+    from holdfast.errors import install_command
+
+    print_error(f"the command needs the package {package}: run {install_command('cli')}")
+    return NOT_INSTALLED

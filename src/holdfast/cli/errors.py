@@ -27,6 +27,7 @@ NOT_FOUND: Final = 3
 CONFLICT: Final = 4
 STORAGE: Final = 5
 NO_MODEL: Final = 6
+NOT_INSTALLED: Final = 6
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.clock import Clock
-from holdfast.errors import UnknownBackend
+from holdfast.errors import UnknownBackend, install_command
 from holdfast.storage.protocol import Backend
 from holdfast.url import Durability, Location, no_backend_error
 
@@ -66,5 +66,5 @@ def missing_store(location: Location) -> str | None:
 
 def _not_installed(error: ModuleNotFoundError) -> UnknownBackend:
     return UnknownBackend(
-        f"PostgreSQL needs the package {error.name}: pip install 'holdfast[postgres]'"
+        f"PostgreSQL needs the package {error.name}: run {install_command('postgres')}"
     )

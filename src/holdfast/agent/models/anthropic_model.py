@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from holdfast.agent.models.anthropic_messages import (
     MessagesStreamParser,
@@ -70,12 +70,15 @@ class AnthropicModel(ApiModel):
     def _connect(self) -> SdkClient:
         import anthropic  # noqa: PLC0415 - it takes seconds to import
 
+        # Versions before 2 cannot send traces, and refuse the option.
+        has_traces = hasattr(anthropic.AsyncAnthropic, "open_telemetry")
+        options: dict[str, Any] = {"open_telemetry": False} if has_traces else {}
         return anthropic.AsyncAnthropic(
             api_key=self._key,
             base_url=self._url.geturl(),
             max_retries=0,
             timeout=anthropic.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            open_telemetry=False,
+            **options,
         )
 
     def _body(self, request: ModelRequest) -> dict[str, JSON]:

@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 from holdfast.agent.models.context_limits import ContextLimits, limits_for
 from holdfast.agent.models.errors import ProviderError, parse_error, to_model_failed
 from holdfast.agent.models.protocol import Delta, ModelRequest, StopReason, ToolSupport
-from holdfast.errors import BadConfig, ModelFailed, ModelMissing
+from holdfast.errors import BadConfig, ModelFailed, ModelMissing, install_command
 from holdfast.values import JSON
 
 CONNECT_TIMEOUT_S: Final = 10.0  # Seconds. The loop decides how long a stream may be silent.
@@ -87,7 +87,7 @@ class ApiModel(ABC):
         """Store the configuration; the SDK is neither imported nor called before the first call."""
         if importlib.util.find_spec(package) is None:
             raise ModelMissing(
-                f"{name} needs the package {package}: run pip install 'holdfast[{package}]'"
+                f"{name} needs the package {package}: run {install_command(package)}"
             )
         self._url = _checked_url(base_url or address)
         self._key = _checked_key(api_key)
@@ -246,7 +246,9 @@ class ApiModel(ABC):
 
     def _errors(self) -> tuple[type[Exception], ...]:
         """Return what a call may raise: errors of the SDK, its transport, and JSON parsing."""
-        sdk, transport = self._sdk(), importlib.import_module("httpx2")
+        sdk = self._sdk()
+        # Of httpx or httpx2: newer versions of the SDKs use the latter.
+        transport = importlib.import_module(sdk.DefaultAsyncHttpxClient.__base__.__module__)
         return (sdk.APIError, transport.HTTPError, transport.InvalidURL, TimeoutError, ValueError)
 
     @abstractmethod

@@ -35,7 +35,7 @@ from holdfast.agent.models.chat_completions import (
 )
 from holdfast.agent.models.errors import to_model_failed
 from holdfast.agent.models.protocol import Delta, ModelRequest, ReplyText, ToolSupport
-from holdfast.errors import ModelFailed
+from holdfast.errors import ModelFailed, install_command
 from holdfast.values import JSON, Provider
 from holdfast.windows.rendering import CUT_OFF_MARK
 
@@ -312,7 +312,7 @@ def _load(path: Path, template: str | None, *, context: int, threads: int) -> _E
         engine = importlib.import_module("xllamacpp")
     except ImportError as error:
         raise ModelFailed(
-            "the local model needs its engine: run pip install 'holdfast[local]'"
+            f"the local model needs the package xllamacpp: run {install_command('local')}"
         ) from error
     params = engine.CommonParams()
     params.model.path = str(path)

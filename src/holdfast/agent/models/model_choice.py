@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.agent.models import weights
 from holdfast.agent.models.protocol import Model, ToolSupport
-from holdfast.errors import Invalid, ModelMissing
+from holdfast.errors import Invalid, ModelMissing, install_command
 
 ModelRunner: TypeAlias = Literal["openai", "anthropic", "local"]
 
@@ -216,7 +216,7 @@ def _missing(spec: ModelSpec, settings: ModelSettings) -> list[str]:
     """Return what is missing, each as an instruction."""
     missing = []
     if importlib.util.find_spec(_PACKAGES[spec.runner]) is None:
-        missing.append(f"run pip install 'holdfast[{spec.runner}]'")
+        missing.append(f"run {install_command(spec.runner)}")
     if spec.runner == "local":
         return [*missing, *_missing_file(spec)]
     if not _key(spec.runner, settings) and not _needs_no_key(spec.runner, settings):
