@@ -1,4 +1,4 @@
-"""The wheel of this tree, and an environment with it alone."""
+"""The wheel of this tree, and an environment with it alone; the processes of a run share them."""
 
 import os
 from pathlib import Path
@@ -9,13 +9,19 @@ from tests.packaging.environments import Environment, build_wheel
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, shared by the processes of a run."""
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the whole run."""
     own = tmp_path_factory.getbasetemp()
-    return build_wheel(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
-def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def wheel(_shared: Path) -> Path:
+    """The wheel."""
+    return build_wheel(_shared / "wheel")
+
+
+@pytest.fixture(scope="session")
+def bare(wheel: Path, _shared: Path) -> Environment:
     """An environment without extras."""
-    return Environment(tmp_path_factory.mktemp("bare"), wheel)
+    return Environment(_shared / "bare", wheel)

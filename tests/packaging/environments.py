@@ -1,8 +1,8 @@
 """Virtual environments with nothing in them but the wheel and what it requires.
 
-The wheel is built once per run. Packages come from pip's index; where that cannot be reached, the
-tests are skipped. On the oldest Python the lowest allowed version of each dependency is installed:
-the newest ones are what all other tests run with.
+What several tests use is made once per run, by the first process. Packages come from pip's index;
+where that cannot be reached, the tests are skipped. On the oldest Python the lowest allowed version
+of each dependency is installed: the newest ones are what all other tests run with.
 """
 
 import fcntl
@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tomllib
 import venv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,29 +39,42 @@ def floors() -> list[str]:
     return [f"{name}=={version}" for name, version in (match.groups() for match in found if match)]
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel of this tree in a folder, unless another process has; return its path."""
-    with (folder / "wheel.lock").open("w") as lock:
+@contextmanager
+def making(folder: Path) -> Iterator[bool]:
+    """Yield whether a folder has yet to be filled; other processes wait until it is."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not list(folder.glob("*.whl")):
+        yield not (folder / "made").exists()
+        (folder / "made").touch()
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of this tree; return its path."""
+    with making(folder) as needed:
+        if needed:
             pip(folder, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
+def borrow(folder: Path, *names: str) -> None:
+    """Link distributions that are installed here into a folder for `PYTHONPATH`."""
+    for found in map(distribution, names):
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            (folder / top).symlink_to(str(found.locate_file(top)))
+
+
 def pip(folder: Path, *arguments: str) -> None:
     """Run pip; skip the test if it fails because there is no index to install from."""
-    ran = _pip(folder, *arguments)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    ran = _run([*command, *arguments], folder, {})
     if ran.returncode == 0:
         return
-    if _pip(folder, "download", "--no-deps", "--dest", str(folder), "mdurl").returncode != 0:
+    probe = _run([*command, "download", "--no-deps", "--dest", str(folder), "mdurl"], folder, {})
+    if probe.returncode != 0:
         pytest.skip("there is no index here to install packages from")
-    pytest.fail(f"pip {' '.join(arguments)}:\n{ran.stderr}")
-
-
-def _pip(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    return _run([*command, *arguments], folder, {})
+    pytest.fail(f"pip {' '.join(arguments)}:\n{ran.stdout}{ran.stderr}")
 
 
 def _run(
@@ -78,12 +93,17 @@ class Environment:
     def __init__(self, folder: Path, wheel: Path, extra: str = "") -> None:
         self._folder = folder
         self._programs = folder / "venv" / "bin"
-        venv.create(folder / "venv", symlinks=True)
-        lowest = folder / "floors.txt"
+        with making(folder) as needed:
+            if needed:
+                self._install(f"{wheel}[{extra}]" if extra else str(wheel))
+
+    def _install(self, wanted: str) -> None:
+        venv.create(self._folder / "venv", symlinks=True)
+        lowest = self._folder / "floors.txt"
         lowest.write_text("\n".join(floors() if sys.version_info[:2] == _OLDEST else []))
-        wanted = f"{wheel}[{extra}]" if extra else str(wheel)
-        self._pip("install", "--no-compile", "--constraint", str(lowest), wanted)
-        self._pip("check")
+        here = ["--python", str(self._programs / "python")]
+        pip(self._folder, *here, "install", "--no-compile", "--constraint", str(lowest), wanted)
+        pip(self._folder, *here, "check")
 
     def distributions(self) -> list[str]:
         """Return the names of what is installed."""
@@ -102,6 +122,3 @@ class Environment:
         """Run a program of this environment."""
         command = [str(self._programs / program), *arguments]
         return _run(command, folder or self._folder, environ)
-
-    def _pip(self, *arguments: str) -> None:
-        pip(self._folder, "--python", str(self._programs / "python"), *arguments)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import _PACKAGES
-from tests.packaging.environments import ROOT, Environment, pip
+from tests.packaging.environments import ROOT, Environment, borrow
 
 # Modules that need an extra, or pytest.
 _NEED_MORE = (
@@ -43,6 +43,11 @@ _TESTS = (
     "tests/test_vocabulary.py",
     "tests/storage/test_conformance.py::TestMemory",
     "tests/storage/test_conformance.py::TestSQLite",
+)
+# pytest and hypothesis, and what they need.
+_TOOLS = (
+    *("pytest", "pytest-timeout", "iniconfig", "packaging", "pluggy", "pygments"),
+    *("hypothesis", "sortedcontainers"),
 )
 _CHOSEN = "vocabulary or append or search or fork"
 
@@ -88,7 +93,7 @@ def test_the_command_misses_each_of_its_packages(
 
 
 def test_the_library_s_own_tests_pass_without_extras(bare: Environment, tmp_path: Path) -> None:
-    pip(tmp_path, "install", "--target", str(tmp_path), "pytest", "pytest-timeout", "hypothesis")
+    borrow(tmp_path, *_TOOLS)
     asked = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", _CHOSEN, *_TESTS]
     ran = bare.run("python", *asked, folder=ROOT, PYTHONPATH=str(tmp_path))
     assert ran.returncode == 0, ran.stdout
