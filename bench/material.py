@@ -17,7 +17,8 @@ import msgspec
 
 from holdfast import Message, Session, Store, ToolCall, codec
 from holdfast.session import number_of
-from holdfast.storage.protocol import BranchStart, MessageRow, Operation, SessionRow, Transaction
+from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.rows import BranchStart, MessageRow, SessionRow
 
 MESSAGES_PER_TURN: Final = 4
 FEW_SCOPE: Final = "returns"

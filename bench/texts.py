@@ -24,7 +24,8 @@ from bench import material
 from holdfast import Message, Store, ToolCall, codec
 from holdfast.clock import to_micros
 from holdfast.search.document import document
-from holdfast.storage.protocol import BranchStart, MessageRow, Operation, SessionRow, Transaction
+from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.rows import BranchStart, MessageRow, SessionRow
 from holdfast.values import Role
 
 _SCOPES: Final = tuple(f"team{number}" for number in range(12))

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,8 @@ import holdfast
 from bench import material, texts
 from bench.counting_vfs import Watched, watching
 from holdfast import AsyncStore, Session, Store
+from holdfast.session import number_of
+from holdfast.storage.protocol import Snapshot
 from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.url import Durability, Location
 
@@ -355,7 +358,13 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for number in (2_500, 5_000):
         paths.append(tmp_path_factory.mktemp("many") / f"{number}.db")
         with holdfast.open(paths[-1], durability="process") as store:
-            store.create(scope="rare", agent="rare", cwd="/rare").update(pinned=True)
+            rare = store.create(key="k", title="rare", scope="rare", agent="rare", cwd="/rare")
+            rare.update(pinned=True)
+            with rare.turn(run_id="run") as turn:
+                turn.user("hello")
+                turn.assistant("hello")
+            rare.append(*material.turn())
+            rare.undo()
             store.create().update(archived=True)
             store.trash(store.create().id)
             material.add_sessions(store, number)
@@ -372,6 +381,41 @@ def test_listing_few_of_many_reads_the_few(many: list[Path], trace: _Trace, aske
             assert _FILTERS[asked](store)
             steps.append(trace.steps)
     assert steps[0] == steps[1]
+
+
+_FOUND: dict[str, Callable[[Session, Snapshot], object]] = {
+    "number": lambda rare, at: at.sessions("n", number_of(rare)),
+    "id": lambda rare, at: at.sessions("id", rare.id),
+    "beginning of the id": lambda rare, at: at.sessions("id_prefix", rare.id[:10]),
+    "key": lambda _, at: at.sessions("key", "k", trashed=False),
+    "title": lambda _, at: at.sessions("title", "rare"),
+    "title in another case": lambda _, at: at.sessions("title_any_case", "RARE"),
+    "run": lambda _, at: at.sessions("run_id", "run"),
+    "parent": lambda rare, at: at.sessions("parent", rare.id) == [],
+    "branches": lambda rare, at: at.branches(session=number_of(rare)),
+    "branch by its number": lambda rare, at: at.branch(number_of(rare), 1),
+    "branch by its token": lambda rare, at: at.branch(
+        number_of(rare), token=at.branches(session=number_of(rare))[0].token
+    ),
+    "branches that start on one": lambda rare, at: at.branches(
+        parent=at.branches(session=number_of(rare))[0].n
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", _FOUND)
+def test_one_of_many_is_found_by_an_index(many: list[Path], trace: _Trace, asked: str) -> None:
+    """A session, or a branch, is found in as many steps among 2,500 sessions as among 5,000."""
+    found = []
+    for path in many:
+        with holdfast.open(path) as store:
+            rare = store.session("k")
+            trace.clear()
+            assert store.backend.read(partial(_FOUND[asked], rare))
+            found.append(trace.counted())
+    assert found[0][:2] == found[1][:2]
+    # An id or a token may be the last one of its index, which ends a search one step earlier.
+    assert abs(found[0][2] - found[1][2]) <= 2
 
 
 def test_a_page_is_two_questions(many: list[Path], trace: _Trace) -> None:

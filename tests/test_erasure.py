@@ -73,7 +73,7 @@ def branches(store: holdfast.Store, sessions: Sequence[holdfast.Session]) -> lis
     """The numbers of all their branches."""
 
     def read(snapshot: Snapshot) -> list[int]:
-        return [row.n for one in sessions for row in snapshot.branches(number_of(one))]
+        return [row.n for one in sessions for row in snapshot.branches(session=number_of(one))]
 
     return store.backend.read(read)
 

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import aio, errors, values
-from holdfast.operations.sessions import Changes
 from holdfast.testing import BackendConformance
+from holdfast.values import SessionChanges
 
 NAMES = [
     "AsyncDraft",
@@ -232,7 +232,7 @@ OPTIONS: list[tuple[Callable[..., Any], type]] = [
     (holdfast.Store.search, values.SearchOptions),
     (holdfast.Store.retention, values.RetentionOptions),
     (holdfast.Session.fork, values.ForkFields),
-    (holdfast.Session.update, Changes),
+    (holdfast.Session.update, SessionChanges),
 ]
 
 

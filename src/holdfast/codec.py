@@ -222,6 +222,18 @@ def file_hashes(message: Message) -> list[str]:
     return _file_hashes(message.parts)
 
 
+def blob_hashes(body: bytes) -> tuple[list[str], list[str]]:
+    """Return the hashes of the parts that a stored body has as blobs, and those of its files.
+
+    There are none if the body is damaged.
+    """
+    try:
+        parts = _decode(body).parts
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError):
+        return [], []
+    return [part.sha256 for part in parts if isinstance(part, BlobRef)], _file_hashes(parts)
+
+
 def _file_hashes(parts: Sequence[StoredPart]) -> list[str]:
     found: list[str] = []
     for part in parts:

@@ -45,13 +45,13 @@ class Erasure:
             fragments = self._backend.read(sample_fragments(planned))
             try:
                 with self._context.erasing(planned):
-                    done = self._backend.write(erase(planned), alone=True)
+                    done = self._backend.write(erase(planned), exclusive=True)
             except StaleErasurePlan:
                 continue
             self._fragments += fragments
             return done
         with self._context.erasing(None):
-            return self._backend.write(erase(None), alone=True)
+            return self._backend.write(erase(None), exclusive=True)
 
     def wipe_and_scan(self) -> tuple[tuple[str, ...], Scan]:
         """Wipe the bytes of erased messages; return what is still pending, and the scan."""

@@ -18,7 +18,7 @@ from holdfast.errors import BadQuery
 from holdfast.follow import Follower
 from holdfast.operations import append, erase, head_moves, lineage, queries, queue, sessions, turns
 from holdfast.operations.positions import check_position
-from holdfast.storage.protocol import SessionRow
+from holdfast.storage.rows import SessionRow
 from holdfast.turn import Turn, TurnCore
 from holdfast.values import (
     BranchInfo,
@@ -32,6 +32,7 @@ from holdfast.values import (
     Provider,
     QueuedInput,
     Recovered,
+    SessionChanges,
     SessionInfo,
     TurnInfo,
     UsageReport,
@@ -148,9 +149,9 @@ class Session:
         """
         validation.check_arguments(fields, ForkFields, "Session.fork")
         at = check_position(at, "at")
-        identity = sessions.make_identity(id=ids.session_id(), key=key, **fields)
+        row = sessions.new_row(id=ids.session_id(), key=key, **fields)
         origin = sessions.Origin(parent=self._n, relation="fork", at=at, expect=expect)
-        return Session(self._context, self._write(sessions.create(identity, origin=origin)))
+        return Session(self._context, self._write(sessions.create(row, origin=origin)))
 
     def rewind(self, to: MessageRef, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest: a seq, an id or a head; nothing is lost, see `branches`.
@@ -252,7 +253,7 @@ class Session:
         """List queued input, in order."""
         return self._read(queries.queued(self._n))
 
-    def update(self, **changes: Unpack[sessions.Changes]) -> SessionInfo:
+    def update(self, **changes: Unpack[SessionChanges]) -> SessionInfo:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata.
 
         `metadata` is merged; a value of `None` removes its key. `auto_title` is a title by a

@@ -21,8 +21,9 @@ from holdfast.operations import deletion, listing, queries, resolve, retention, 
 from holdfast.operations.retention_rules import parse_rules
 from holdfast.search.time_filter import Bound, parse_time
 from holdfast.session import Session
-from holdfast.storage.protocol import Backend, Query, SessionFilter, SessionRow
+from holdfast.storage.protocol import Backend, Query
 from holdfast.storage.registry import open_backend
+from holdfast.storage.rows import SessionFilter, SessionRow
 from holdfast.url import Durability, check_durability, parse_url
 from holdfast.values import (
     BackupReport,
@@ -116,8 +117,8 @@ class Store:
             return found
         if not create:
             raise SessionNotFound(f"no session has the key {key!r}.")
-        identity = sessions.make_identity(id=ids.session_id(), key=key, **fields)
-        return Session(self._context, self._write(sessions.create(identity, reuse=True)))
+        row = sessions.new_row(id=ids.session_id(), key=key, **fields)
+        return Session(self._context, self._write(sessions.create(row, reuse=True)))
 
     def create(
         self,
@@ -135,11 +136,11 @@ class Store:
         """
         validation.check_arguments(fields, SessionFields, "Store.create")
         sessions.check_relation(relation, parent=parent is not None)
-        identity = sessions.make_identity(id=ids.session_id(), key=key, **fields)
+        row = sessions.new_row(id=ids.session_id(), key=key, **fields)
         origin = None
         if parent is not None:
             origin = sessions.Origin(parent=self._session_number(parent), relation=relation)
-        return Session(self._context, self._write(sessions.create(identity, origin=origin)))
+        return Session(self._context, self._write(sessions.create(row, origin=origin)))
 
     def _session_number(self, named: str | Session) -> int:
         if isinstance(named, Session):

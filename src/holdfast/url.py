@@ -1,8 +1,9 @@
 """Parsing store URLs: where a store is, and its options. Nothing is read at import time.
 
 `agent.db`, `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://host/database`,
-`memory:`; options follow a question mark: `sqlite:///agent.db?lease=10&deadline=5`. Without a URL:
-`$HOLDFAST_URL`, else `holdfast.db` in the user's state directory.
+`memory:`, or the scheme of another package's backend; options follow a question mark:
+`sqlite:///agent.db?lease=10&deadline=5`. Without a URL: `$HOLDFAST_URL`, else `holdfast.db` in the
+user's state directory.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def default_url(environ: Mapping[str, str]) -> str:
 
 
 def parse_url(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Location:
-    """Parse a URL or path; raise `UnknownBackend` if it is neither."""
+    """Parse a URL or path; raise `UnknownBackend` if it is malformed."""
     if not isinstance(url, str):
         text = default_url(environ) if url is None else os.fspath(url)
         return parse_url(text, environ) if url is None else Location("sqlite", text)
@@ -61,7 +62,7 @@ def parse_url(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) ->
     if scheme in {"postgresql", "postgres"}:
         return _parse_postgres(scheme, rest)
     if scheme not in {"sqlite", "memory"}:
-        raise no_backend_error(scheme)
+        return _parse_other(scheme, rest)
     from urllib.parse import unquote  # noqa: PLC0415 - most callers pass a path
 
     address, _, options = rest.partition("?")
@@ -81,12 +82,18 @@ def _is_scheme(scheme: str, rest: str) -> bool:
     return plain and rest.startswith("//") and all(c.isalnum() or c in "+.-" for c in scheme)
 
 
-def no_backend_error(scheme: str) -> UnknownBackend:
-    """Return the error for a URL without a backend."""
-    return UnknownBackend(
-        f"no backend for {scheme!r}: use a path, sqlite:///path.db, postgresql://host/database or "
-        "memory:"
-    )
+def _parse_other(scheme: str, rest: str) -> Location:
+    """Parse a URL of another package's backend, which gets all options but the times."""
+    address, _, query = rest.partition("?")
+    times: dict[str, float] = {}
+    options: list[tuple[str, str]] = []
+    for name, value, _ in split_options(query):
+        if name in _TIME_OPTIONS:
+            times[name] = _parse_seconds(name, value, scheme)
+        else:
+            options.append((name, value))
+    found = Location(scheme, address, options=tuple(options))
+    return msgspec.structs.replace(found, **times)
 
 
 # ------------------------------------------------------------------------------ server URLs
@@ -124,6 +131,14 @@ def split_options(query: str) -> list[tuple[str, str, str]]:
 
     pairs = [(written, written.partition("=")) for written in query.split("&") if written]
     return [(unquote(name), unquote(value), written) for written, (name, _, value) in pairs]
+
+
+def without_password(address: str) -> str:
+    """Return what follows the scheme of a URL, without the password in it."""
+    if not address.startswith("//"):
+        return address
+    user, at, rest = address.rpartition("@")
+    return f"{user.partition(':')[0]}{at}{rest}"
 
 
 def _why_malformed(rest: str) -> str | None:

@@ -278,6 +278,24 @@ class SessionFields(ForkFields, total=False):
     agent: str | None
 
 
+class SessionChanges(TypedDict, total=False):
+    """The fields that `Session.update` can change; a missing one stays as it is.
+
+    With `expect_goal` nothing is changed unless this is the current goal.
+    """
+
+    title: str | None
+    auto_title: str | None
+    model: str | None
+    cwd: str | None
+    scope: str | None
+    pinned: bool
+    archived: bool
+    goal: Goal | None
+    expect_goal: Goal | None
+    metadata: dict[str, JSON]
+
+
 class ListOptions(TypedDict, total=False):
     """The options of a list of sessions; see `Store.sessions`."""
 

@@ -34,9 +34,8 @@ from holdfast.agent.tools.goal_tools import goal_tools
 from holdfast.agent.tools.protocol import Ask
 from holdfast.aio import AsyncSession
 from holdfast.errors import AgentError, ContextTooLong, ModelFailed
-from holdfast.operations.sessions import Changes
 from holdfast.testing.scripted_model import Script, ScriptedModel, call, calls, say
-from holdfast.values import JSON, QueuedInput, SessionInfo
+from holdfast.values import JSON, QueuedInput, SessionChanges, SessionInfo
 
 T = TypeVar("T")
 FAST = Retry(attempts=3, base=0.0, max=0.0, jitter=0.0)
@@ -473,7 +472,7 @@ class Meddled(AsyncSession):
         self._sync = session
         self.meddle = True
 
-    async def update(self, **changes: Unpack[Changes]) -> SessionInfo:
+    async def update(self, **changes: Unpack[SessionChanges]) -> SessionInfo:
         if "goal" in changes and self.meddle:
             self.meddle = False
             self._sync.update(goal=Goal("Mend the roof", state="cancelled", recap="by the user"))

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from holdfast.cli.output.humanize import compact_number, money, shorten
 from holdfast.cli.output.markdown import blocks
 from holdfast.cli.output.pager import pager_command
-from holdfast.cli.output.screen import Column, PlainScreen, TerminalScreen, cells, fit_columns
+from holdfast.cli.output.screen import PlainScreen, TableColumn, TerminalScreen, cells, fit_columns
 from tests.cli.shell import HOSTILE, RAW
 
 _COLUMNS = (
-    Column("ID", whole=True),
-    Column("KEY"),
-    Column("STATE", whole=True),
-    Column("ACTIVE", extra=True, whole=True),
-    Column("TITLE"),
+    TableColumn("ID", whole=True),
+    TableColumn("KEY"),
+    TableColumn("STATE", whole=True),
+    TableColumn("ACTIVE", extra=True, whole=True),
+    TableColumn("TITLE"),
 )
 _NATURAL = (8, 120, 11, 9, 200)
 
@@ -41,7 +41,7 @@ def test_a_narrow_terminal_has_fewer_columns() -> None:
 
 def test_the_least_important_column_goes_first() -> None:
     """Wherever it stands."""
-    columns = (Column("A", extra=2), Column("B"), Column("C", extra=1))
+    columns = (TableColumn("A", extra=2), TableColumn("B"), TableColumn("C", extra=1))
     assert set(fit_columns(columns, (30, 30, 30), 60)) == {0, 1, 2}
     assert set(fit_columns(columns, (30, 30, 30), 40)) == {1, 2}
     assert set(fit_columns(columns, (30, 30, 30), 30)) == {1}
@@ -56,7 +56,7 @@ def test_columns_of_wide_characters_are_aligned_in_a_pipe() -> None:
     """A wide character takes two cells, a combining mark none."""
     file = io.StringIO()
     PlainScreen(file).table(
-        [Column("A"), Column("B")], [("日本", "1"), ("e\u0301", "2"), ("abcd", "3")]
+        [TableColumn("A"), TableColumn("B")], [("日本", "1"), ("e\u0301", "2"), ("abcd", "3")]
     )
     assert file.getvalue() == "A     B\n日本  1\ne\u0301     2\nabcd  3\n"
 

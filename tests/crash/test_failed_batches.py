@@ -230,7 +230,7 @@ def _summarize(session: Session) -> Operation[Any]:
 
 def _fork(session: Session) -> Operation[Any]:
     nothing = dict.fromkeys(("scope", "title", "agent", "model", "cwd", "metadata"))
-    who = sessions.make_identity(id="o" * 16, key="once", **nothing)
+    who = sessions.new_row(id="o" * 16, key="once", **nothing)
     origin = sessions.Origin(parent=number_of(session), relation="fork", at=2)
     return sessions.create(who, origin=origin)
 

@@ -9,7 +9,8 @@ from holdfast.operations import head_moves
 from holdfast.operations.append import check_expected_head
 from holdfast.proof.checker import Branch
 from holdfast.session import Session
-from holdfast.storage.protocol import BranchRow, BranchStart, HeadRow, Operation, Transaction
+from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.rows import BranchRow, BranchStart, HeadRow
 from holdfast.values import Head, Message
 from tests.mutants.head_move_workload import Heads
 from tests.mutants.stores import pause, replaced

@@ -21,7 +21,8 @@ from holdfast.operations import append as append_operation
 from holdfast.session import number_of
 from holdfast.storage import memory
 from holdfast.storage.ancestry import ranges
-from holdfast.storage.protocol import BlobUse, HeadRow, MessageRow, Snapshot, Transaction
+from holdfast.storage.protocol import Snapshot, Transaction
+from holdfast.storage.rows import BlobUse, HeadRow, MessageRow
 from holdfast.turn import Turn
 from holdfast.values import Head, Message, Part, Text
 from tests.mutants.workload import Log

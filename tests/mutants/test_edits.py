@@ -9,6 +9,7 @@ import pytest
 from tools.mutants.edits import ROOT, Misplaced, Mutant, areas, edited, load
 
 _SUITE = ROOT / "src/holdfast/testing/conformance"
+_INHERITING = {"test_conformance.py", "test_toy_backend.py"}
 _AREAS = pytest.mark.parametrize("area", areas())
 
 
@@ -39,7 +40,7 @@ def test_no_two_mutants_have_one_name() -> None:
 @cache
 def _tests_of(path: Path) -> frozenset[str]:
     """Return the names of tests in a file; every backend inherits those of the suite."""
-    inherited = _SUITE.glob("*.py") if path.name == "test_conformance.py" else ()
+    inherited = _SUITE.glob("*.py") if path.name in _INHERITING else ()
     nodes = [node for file in (path, *inherited) for node in ast.walk(ast.parse(file.read_text()))]
     return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef))
 

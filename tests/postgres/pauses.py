@@ -29,7 +29,7 @@ def touch(session: Session) -> Operation[None]:
         head = tx.head(number_of(session))
         assert head is not None
         tx.put_head(msgspec.structs.replace(head, turns=head.turns))
-        tx.usage(head.session)  # A question: what was written before is sent with it.
+        tx.usage(session=head.session)  # A question: what was written before is sent with it.
 
     return verb
 

@@ -9,7 +9,8 @@ import pytest
 
 from holdfast import Message, Session, Store
 from holdfast.session import number_of
-from holdfast.storage.protocol import HeadRow, Operation, Transaction
+from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.rows import HeadRow
 from holdfast.testing.conformance.fixtures import drain
 from tests.postgres.conftest import OpenStore
 
@@ -29,7 +30,7 @@ def _under_way(store: Store, session: Session, *, fails: bool = False) -> Iterat
         head = tx.head(number_of(session))
         assert head is not None
         tx.put_head(msgspec.structs.replace(head, turns=head.turns))
-        tx.usage(head.session)  # A question: what was written before is sent with it.
+        tx.usage(session=head.session)  # A question: what was written before is sent with it.
         taken.set()
         assert done.wait(_LONG)
         if fails:

@@ -30,7 +30,7 @@ def _put_all(tx: Transaction, sessions: list[Session]) -> None:
         head = tx.head(number_of(session))
         assert head is not None
         tx.put_head(msgspec.structs.replace(head, turns=head.turns))
-    tx.usage(number_of(sessions[0]))  # A question: what was written before is sent with it.
+    tx.usage(session=number_of(sessions[0]))  # A question: what was written before is sent with it.
 
 
 def test_a_write_to_very_many_sessions_holds_up_no_other(open_store: OpenStore) -> None:

@@ -99,6 +99,24 @@ def test_a_verb_that_refuses_behind_a_write_leaves_nothing_of_it(
     assert _texts(session) == ["before", "behind"]
 
 
+def test_an_operation_that_ends_its_thread_fails_alone(store: Store) -> None:
+    """Whatever it raises: the others of its batch are stored, and it is not."""
+    session = store.session("key")
+
+    def leave(tx: Transaction) -> None:
+        _append(session, "b")(tx)
+        raise _Interrupted
+
+    with _gathering(store):
+        first = store.backend.submit(_append(session, "a"))
+        left = store.backend.submit(leave)
+        last = store.backend.submit(_append(session, "c"))
+    assert (first.result().seq, last.result().seq) == (1, 2)
+    with pytest.raises(_Interrupted):
+        left.result()
+    assert _texts(session) == ["a", "c"]
+
+
 def test_half_a_verb_is_not_stored_because_a_session_is_held(
     store: Store, open_store: OpenStore, postgres_admin: psycopg.Connection
 ) -> None:
@@ -251,25 +269,6 @@ def test_what_was_handed_over_is_stored_when_a_store_is_closed(
     closed()
     assert [one.result().seq for one in pending] == [1, 2]
     assert _texts(open_store().session("k")) == ["a", "b"]
-
-
-def test_whoever_waits_is_told_when_a_batch_is_broken_off(open_store: OpenStore) -> None:
-    """Whatever ends it: no caller waits forever, and the next writes go through."""
-    store = open_store()
-    session = store.session("k")
-
-    def break_off(_: Transaction) -> None:
-        raise _Interrupted
-
-    with _gathering(store):
-        pending = [
-            store.backend.submit(verb) for verb in (_append(session, "a"), break_off, break_off)
-        ]
-    for one in pending:
-        with pytest.raises(OutcomeUnknown, match="was interrupted"):
-            one.result()
-    assert store.backend.submit(_append(session, "a")).result() == Head(1, 1)
-    assert _texts(session) == ["a"]
 
 
 # --------------------------------------------------------------------------- a server that dies

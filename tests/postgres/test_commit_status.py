@@ -23,7 +23,7 @@ from holdfast.errors import OutcomeUnknown, TurnLost
 from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.transaction import PostgresTransaction
-from holdfast.storage.protocol import MessageRow
+from holdfast.storage.rows import MessageRow
 from holdfast.url import parse_url
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pauses import LONG, Pauses, in_a_thread

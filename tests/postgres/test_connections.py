@@ -13,10 +13,12 @@ import pytest
 from holdfast import Message, Session, Store, Usage
 from holdfast.errors import StorageError
 from holdfast.session import number_of
+from holdfast.storage.postgres.backend import PostgresBackend
 from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.postgres.conninfo import parse_conninfo
-from holdfast.storage.protocol import Snapshot, Transaction, UsageRow
+from holdfast.storage.protocol import Snapshot, Transaction
 from holdfast.storage.registry import missing_store
+from holdfast.storage.rows import UsageRow
 from holdfast.url import parse_url
 from tests.postgres.conftest import OpenStore
 from tests.postgres.pauses import LONG, in_a_thread
@@ -59,7 +61,7 @@ def _fail(tx: Transaction, session: Session) -> None:
     tx.add_usage(n, _TOO_MUCH)
     tx.add_usage(n, _TOO_MUCH)
     tx.put_draft(n, 1, 1, b"never stored")
-    tx.usage(n)
+    tx.usage(session=n)
 
 
 def test_a_store_that_is_closed_leaves_no_connection(
@@ -149,10 +151,10 @@ def test_a_forked_child_uses_no_connection_of_its_parent(open_store: OpenStore, 
     heed, order = os.pipe()
 
     def query(snapshot: Snapshot) -> int:
-        snapshot.usage(number_of(session))
+        snapshot.usage(session=number_of(session))
         os.write(say, b"in the middle")
         os.read(heed, 1)
-        return len(snapshot.usage(number_of(session)))
+        return len(snapshot.usage(session=number_of(session)))
 
     child = os.fork()
     if child == 0:
@@ -185,6 +187,16 @@ def test_looking_for_a_store_leaves_no_connection(
         where = parse_url(with_options(url, schema=schema, application_name="counted"), {})
         assert (missing_store(where) is None) == (schema == "holdfast")
     _await_none(postgres_admin)
+
+
+def test_a_missing_store_is_named_without_its_password(url: str) -> None:
+    """The command tells where there is none, and its output may be kept by others."""
+    whole = "postgresql://user:sEcReT@127.0.0.1/db?schema=elsewhere"
+    shown = PostgresBackend.shown(parse_url(whole, {}))
+    assert "sEcReT" not in shown
+    assert "elsewhere" in shown
+    where = parse_url(with_options(url, schema="elsewhere"), {})
+    assert missing_store(where) == PostgresBackend.shown(where)
 
 
 def test_a_large_question_and_a_large_answer_do_not_wait_for_each_other(url: str) -> None:
@@ -243,6 +255,6 @@ def _break_off(tx: Transaction, session: Session) -> None:
     n = number_of(session)
     tx.head(n)
     tx.add_usage(n, UsageRow(1, "m", Usage(1), 1))
-    tx.usage(n)
+    tx.usage(session=n)
     tx.put_draft(n, 1, 1, b"never sent")
     raise ZeroDivisionError

@@ -8,7 +8,8 @@ import pytest
 from holdfast import Message, Session, Store, Usage
 from holdfast.errors import StoreUnavailable
 from holdfast.session import number_of
-from holdfast.storage.protocol import Snapshot, Transaction, UsageRow
+from holdfast.storage.protocol import Snapshot, Transaction
+from holdfast.storage.rows import UsageRow
 from tests.postgres.conftest import OpenStore
 
 
@@ -60,13 +61,13 @@ def test_a_read_goes_on_in_the_parent(store: Store, session: Session, leaves: st
 
     def read(fork: Callable[[], None]) -> None:
         def query(snapshot: Snapshot) -> int:
-            snapshot.usage(n)
+            snapshot.usage(session=n)
             fork()
             if os.getpid() != parent and leaves == "raising":
                 raise _InTheChild
             if os.getpid() != parent and leaves == "at once":
                 return 0
-            return len(snapshot.turns(n, 10)) + len(snapshot.usage(n))
+            return len(snapshot.turns(n, limit=10)) + len(snapshot.usage(session=n))
 
         assert store.backend.read(query) == 0
 
@@ -83,13 +84,13 @@ def test_a_write_is_the_parents(store: Store, session: Session, leaves: str) -> 
         def verb(tx: Transaction) -> None:
             tx.head(n)
             tx.add_usage(n, UsageRow(1, "m", Usage(1), 1))
-            tx.usage(n)
+            tx.usage(session=n)
             fork()
             if os.getpid() != parent and leaves == "raising":
                 raise _InTheChild
             if os.getpid() == parent or leaves == "asking":
                 tx.add_usage(n, UsageRow(1, "m", Usage(10), 1))
-                tx.usage(n)
+                tx.usage(session=n)
 
         store.backend.write(verb)
 

@@ -29,7 +29,7 @@ from holdfast.session import number_of
 from holdfast.storage.postgres import connection, head_cache
 from holdfast.storage.postgres.head_cache import CachedHead, HeadCache
 from holdfast.storage.postgres.optimistic import OptimisticTransaction
-from holdfast.storage.protocol import HeadRow, MessageRow
+from holdfast.storage.rows import HeadRow, MessageRow
 from holdfast.values import Usage
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pauses import Pauses, await_waiting, in_a_thread, under_way

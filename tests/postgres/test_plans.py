@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import md5
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 from uuid import UUID
 
@@ -25,8 +25,11 @@ from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.snapshot import PostgresSnapshot, Tenant
 from holdfast.storage.postgres.statements import SQL
-from holdfast.storage.protocol import SessionFilter
+from holdfast.storage.postgres.tables import HEADS
+from holdfast.storage.protocol import SessionField
+from holdfast.storage.rows import HeadRow, SessionFilter
 from holdfast.url import parse_url
+from holdfast.values import Usage
 from tests.servers import WORKER, Postgres, as_user
 
 _SESSIONS, _MESSAGES = 5_000, 40_000
@@ -34,14 +37,15 @@ _EXPLAINS_GENERIC = 160_000
 _LARGE, _SMALL = Tenant("t", ""), Tenant("small", "")
 _TENANT = _LARGE.mark
 _COUNTS_ALL = {
-    "stats", "stored_messages", "growth", "usage_by_day", "size", "all_branches", "all_blobs",
-    "missing_blobs", "titles",
+    "stats", "stored_messages", "growth", "usage_by_day", "size", "missing_blobs",
+    "titled",
 }  # fmt: skip
 _NO_TABLES = {
     "begin_reading", "begin_writing", "enter_reading", "enter_snapshot", "enter_writing",
     "enter_exclusive", "terminate_backend", "announce", "next_session", "server", "store_exists",
-    "list_end",
+    "list_end", "sessions_end",
 }  # fmt: skip
+_PARTS = {name for name in SQL if name.startswith("sessions_by_")}
 _BY_THE_OWNER = {"put_version"}
 _OWN = (
     "tenants|sessions|heads|branches|messages|turns|tools|drafts|queue|queue_blobs|usage|blobs|"
@@ -146,7 +150,9 @@ def _plan(worker: psycopg.Connection, text: str) -> str:
     return "\n".join(line for (line,) in found)
 
 
-@pytest.mark.parametrize("name", sorted(SQL.keys() - _COUNTS_ALL - _NO_TABLES - _BY_THE_OWNER))
+@pytest.mark.parametrize(
+    "name", sorted(SQL.keys() - _COUNTS_ALL - _NO_TABLES - _PARTS - _BY_THE_OWNER)
+)
 def test_no_statement_reads_a_whole_table(full: psycopg.Connection, name: str) -> None:
     """Row-level security included: it must not keep an index from being used."""
     text = f"{SQL[name]} {SQL['list_end']}" if name == "list" else SQL[name]
@@ -250,22 +256,15 @@ def _uuid(text: str) -> UUID:
 
 _SESSIONS_ASKED = list(range(1, 11))
 _BRANCHES_ASKED = (_SESSIONS_ASKED, [1] * 10)
-_HEAD_VALUES = (1, 9, 1, None, 1, 0, 0, 0, 0, 0, 0, None, 0, 0, 0, None)
+_HEAD = HeadRow(_N, (_N << 24) | 1, 1, 9, 1, None, 1, 1, Usage(), 0, None, 0, 0, 0)
 _VALUES: dict[str, tuple[object, ...]] = {
     "session": (_N,),
-    "session_by_id": (_ID,),
-    "session_by_key": (_uuid("k5"), b"k"),
-    "sessions_by_prefix": (_ID, _ID + b"~"),
-    "sessions_by_title": (_uuid("t5"), b"t"),
-    "sessions_by_loose_title": (_uuid("l5"), b"t", False),
-    "sessions_by_parent": (_ID,),
-    "sessions_by_run": (_uuid("r5"), b"r"),
-    "forks": ([_ID],),
+    "count_forks": ([_ID],),
     "owners": _BRANCHES_ASKED,
     "head": (_N,),
     "lock_head": (_N,),
     "try_lock_heads": (_SESSIONS_ASKED,),
-    "put_head": (_N, *_HEAD_VALUES),
+    "put_head": (*HEADS.values(_HEAD), None),
     "highest_activity": (),
     "horizon": (_LARGE.activity_lock,),
     "activity_after": (15, _PAGE, _LAST),
@@ -282,7 +281,6 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "newest_summary": (_N, 1, 1, 8),
     "summary": (_N,),
     "messages_by_id": ([_uuid("5"), _uuid("5005"), _uuid("new")],),
-    "count_of_turn": (_N, 1, 4, 1),
     "put_message": (_N, 1, 8, 0, False, b"body"),
     "blob": ("5",),
     "size_of_blobs": (_N,),
@@ -300,12 +298,12 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "last_queued": (_N,),
     "drop_queued": (_N, 1),
     "usage": (_N,),
-    "measured": (_uuid("m5"), _PAGE),
+    "usage_of_model": (_uuid("m5"), _PAGE),
     "erasures": (),
 }
 _OF_ALL_SESSIONS: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(_COUNTS_ALL - {"size", "titles"}, ()),
-    "titles": ([b"nothing"],),
+    **dict.fromkeys(_COUNTS_ALL - {"size", "titled"}, ()),
+    "titled": ([b"nothing"],),
 }
 _SHOWN_BY_NAME: Asked = (_SHOWN, (True, _uuid("s5"), b"s"))
 _ASKED_BY_SEARCHES: dict[str, Asked] = {
@@ -365,6 +363,29 @@ def _lists(filters: Sequence[dict[str, Any]]) -> dict[str, Asked]:
         snapshot = PostgresSnapshot(recorder, _LARGE, None, AncestryCache())
         snapshot.list_sessions(SessionFilter(**wanted), before=None, limit=_PAGE)
         found[f"list {wanted}"] = recorder.asked[0]
+    return found
+
+
+_SOUGHT: dict[SessionField, tuple[object, ...]] = {
+    "id": (_ID,),
+    "id_prefix": (_ID[:4], _ID[:4] + b"~"),
+    "key": (_uuid("k5"), b"k"),
+    "title": (_uuid("t5"), b"t"),
+    "title_any_case": (_uuid("l5"), b"t"),
+    "parent": (_ID,),
+    "run_id": (_uuid("r5"), b"r"),
+}
+
+
+def _finds() -> dict[str, Asked]:
+    """The statements that find sessions by a field: in the trash or not, with stubs or without."""
+    found = {}
+    for by, trashed, stubs in product(_SOUGHT, (None, True, False), (True, False)):
+        recorder = _Recorder()
+        snapshot = PostgresSnapshot(recorder, _LARGE, None, AncestryCache())
+        snapshot.sessions(by, "", trashed=trashed, stubs=stubs)
+        ((text, _),) = recorder.asked
+        found[f"sessions {by} {trashed} {stubs}"] = (text, (_PAGE, *_SOUGHT[by]))
     return found
 
 
@@ -429,7 +450,8 @@ class _Worker:
 
 
 Workers = tuple[_Worker, _Worker]
-_OF_FEW = {**_named(_VALUES), **_lists(_COMMON)}
+_FINDS = _finds()
+_OF_FEW = {**_named(_VALUES), **_FINDS, **_lists(_COMMON)}
 _OF_ONE_TENANT = {**_OF_FEW, **_named(_OF_ALL_SESSIONS), **_lists((*_COMMON, *_RARE))}
 
 
@@ -514,6 +536,27 @@ def test_nobody_reads_what_others_have(request: pytest.FixtureRequest, tables: s
     most = 10 * _FEW
     assert _too_many(pool.looks_at(_SMALL, _OF_ONE_TENANT), most) == {}
     assert _too_many(searching.looks_at(_SMALL, _ASKED_BY_SEARCHES), most) == {}
+
+
+_INDEXES: dict[SessionField, str] = {
+    "id": "sessions_by_id",
+    "id_prefix": "sessions_by_id",
+    "title": "sessions_by_title",
+    "title_any_case": "sessions_by_loose",
+    "parent": "sessions_by_parent",
+    "run_id": "turns_by_run",
+}
+
+
+@pytest.mark.parametrize("name", _FINDS)
+def test_sessions_are_found_by_the_index_of_the_field(full: psycopg.Connection, name: str) -> None:
+    """A key by two: of the sessions in the trash, and of all others."""
+    plan = _plan(full, _FINDS[name][0])
+    _, by, trashed, _ = name.split()
+    of_keys = {"True": {"sessions_trashed"}, "False": {"sessions_by_key"}}
+    both = {"sessions_trashed", "sessions_by_key"}
+    wanted = of_keys.get(trashed, both) if by == "key" else {_INDEXES[by]}  # type: ignore[index]
+    assert {index for index in {*_INDEXES.values(), *both} if f" {index}" in plan} == wanted, plan
 
 
 def test_rows_of_others_would_be_noticed(known: Workers) -> None:

@@ -21,7 +21,7 @@ from holdfast.errors import Diverged, StorageError
 from holdfast.operations import append, head_moves, session_import, sessions, turns
 from holdfast.session import number_of
 from holdfast.storage.protocol import Operation, Transaction
-from holdfast.values import Head, Plan
+from holdfast.values import Head, Plan, SessionChanges
 from tests.postgres.conftest import OpenStore
 from tests.store_urls import with_options
 
@@ -43,7 +43,7 @@ class Meeting:
         other: Callable[[], U],
         while_it_waits: Callable[[], object] | None = None,
         *,
-        alone: bool = False,
+        exclusive: bool = False,
     ) -> tuple[T, U]:
         """Run an operation; do something else before it commits, once that waits for it."""
         written, commit = threading.Event(), threading.Event()
@@ -56,7 +56,7 @@ class Meeting:
 
         with ThreadPoolExecutor(2) as threads:
             try:
-                first = threads.submit(store.backend.write, paused, alone=alone)
+                first = threads.submit(store.backend.write, paused, exclusive=exclusive)
                 assert written.wait(_LONG)
                 second = threads.submit(other)
                 self._await_waiting(second)
@@ -159,7 +159,7 @@ def test_a_session_that_is_pinned_meanwhile_stays(
     """And it is pinned, as the acknowledged update says."""
     mine, yours = two
     old, plan = _two_sessions(mine)
-    changes = sessions.Changes(pinned=True, title="precious", metadata={"a": 1})
+    changes = SessionChanges(pinned=True, title="precious", metadata={"a": 1})
     pinning = sessions.update(number_of(old), changes)
     told, report = meeting.of(yours, pinning, lambda: mine.apply(plan))
     assert told.pinned
@@ -176,7 +176,7 @@ def test_a_session_that_goes_keeps_what_it_was_given_meanwhile(
     """A new title does not save it, but is not lost either."""
     mine, yours = two
     old, plan = _two_sessions(mine)
-    renaming = sessions.update(number_of(old), sessions.Changes(title="renamed"))
+    renaming = sessions.update(number_of(old), SessionChanges(title="renamed"))
     _, report = meeting.of(yours, renaming, lambda: mine.apply(plan))
     assert report.trashed == (old.id,)
     assert mine.restore(old.id).title == "renamed"
@@ -309,7 +309,7 @@ def test_a_verb_that_does_not_hold_what_it_writes_is_refused(
     with pytest.raises(StorageError, match="not locked"):
         mine.backend.write(lambda tx: write(tx, session))
     assert (session.info(), session.turns(), session.branches()) == before
-    mine.backend.write(lambda tx: write(tx, session), alone=True)
+    mine.backend.write(lambda tx: write(tx, session), exclusive=True)
 
 
 def test_who_holds_a_session_may_find_it_by_its_name(two: tuple[Store, Store]) -> None:
@@ -337,7 +337,7 @@ def test_a_fork_that_is_being_made_keeps_what_it_shares(
     """An erasure waits for all writes under way: one of them may need what is erased."""
     mine, yours = two
     parent = _talk(mine)
-    who = sessions.make_identity(id="f" * 16)
+    who = sessions.new_row(id="f" * 16)
     origin = sessions.Origin(parent=number_of(parent), relation="fork", at=None, expect=None)
     fork, report = meeting.of(
         mine, sessions.create(who, origin=origin), lambda: yours.purge(parent.id)
@@ -378,5 +378,5 @@ def test_who_begins_while_others_erase_waits(two: tuple[Store, Store], meeting: 
     def erase(tx: Transaction) -> None:
         tx.head(number_of(one))
 
-    _, head = meeting.of(mine, erase, lambda: other.append(Message.user("later")), alone=True)
+    _, head = meeting.of(mine, erase, lambda: other.append(Message.user("later")), exclusive=True)
     assert head == Head(1, 1)

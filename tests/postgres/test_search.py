@@ -694,9 +694,9 @@ def test_somebody_else_erases_who_cannot_have_the_index(
     doomed.catch_up_index()
     with holdfast.open(url, durability="process") as other:
 
-        def beside(verb: Operation[T], *, alone: bool = False) -> T:
+        def beside(verb: Operation[T], *, exclusive: bool = False) -> T:
             other.session("talk-0").erase("message-1000")
-            return write(verb, alone=alone)
+            return write(verb, exclusive=exclusive)
 
         monkeypatch.setattr(doomed.backend, "write", beside)
         doomed.purge("doomed")

@@ -99,13 +99,13 @@ def _clear(store: Store, session: Session) -> _Do:
 
 def _fork(store: Store, session: Session) -> _Do:
     origin = sessions.Origin(parent=number_of(session), relation="fork")
-    verb = sessions.create(sessions.make_identity(id=ids.session_id()), origin=origin)
+    verb = sessions.create(sessions.new_row(id=ids.session_id()), origin=origin)
     return lambda: store.backend.write(verb)
 
 
 def _purge(store: Store, session: Session) -> _Do:
     verb = deletion.purge(number_of(session), session.id, forks="keep")
-    return lambda: store.backend.write(verb, alone=True)
+    return lambda: store.backend.write(verb, exclusive=True)
 
 
 _WRITES = {"append": _append, "clear": _clear, "fork": _fork, "purge": _purge}

@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 import holdfast
 from holdfast import Message
 from holdfast.errors import StoreUnavailable, UnknownBackend
+from holdfast.storage.index_tables import IndexTableHost
 from holdfast.storage.postgres.conninfo import ConnInfo, parse_conninfo
 from holdfast.url import parse_url
 from tests.servers import OWNER, Postgres, as_user
@@ -34,7 +35,7 @@ def _target(url: str) -> ConnInfo:
         f"postgres.v1-x://u:sEcReT@{_NOBODY}",
         f"POSTGRESQL://u:sEcReT@{_NOBODY}?sslmode=require",
         f"mysql://u:sEcReT@{_NOBODY}?charset=utf8",
-        f"odd://u:sEcReT@{_NOBODY}?deadline=soon",
+        f"odd://u:sEcReT@{_NOBODY}?deadline=9",
     ],
 )
 def test_an_unknown_scheme_makes_no_file(
@@ -252,6 +253,7 @@ def test_a_database_of_another_encoding(encoding: str, postgres: Postgres) -> No
         session.redo()
         assert [message.text for message in session.messages()] == before
         assert [branch.reason for branch in session.branches()] == ["start", "undo", "redo"]
+        assert isinstance(store.backend, IndexTableHost)
         assert store.backend.index_tables() is None
         (hit,) = store.search("\u4f60\u597d")
         assert (hit.session_id, hit.seq, hit.snippet) == (session.id, 1, before[0])

@@ -54,8 +54,8 @@ class Contest:
         """Pause the next write of a store after its commit."""
         write = store.backend.write
 
-        def paused(verb: Operation[T], *, alone: bool = False) -> T:
-            done = write(verb, alone=alone)
+        def paused(verb: Operation[T], *, exclusive: bool = False) -> T:
+            done = write(verb, exclusive=exclusive)
             if not self.written.is_set():
                 self.written.set()
                 assert self.met.wait(LONG)

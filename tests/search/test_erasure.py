@@ -564,9 +564,9 @@ def test_somebody_who_knows_of_no_index_erases_too(
         store.search("red")
         write = store.backend.write
 
-        def beside(verb: Operation[T], *, alone: bool = False) -> T:
+        def beside(verb: Operation[T], *, exclusive: bool = False) -> T:
             other.backend.write(erase(number_of(session), "message-3000", None))
-            return write(verb, alone=alone)
+            return write(verb, exclusive=exclusive)
 
         monkeypatch.setattr(store.backend, "write", beside)
         assert store.purge("doomed").pending == ()
@@ -644,8 +644,8 @@ def test_an_erasure_of_which_nobody_knows_whether_it_was_stored(
         store.search("red")
         write = store.backend.write
 
-        def doubtful(verb: Operation[T], *, alone: bool = False) -> T:
-            write(verb, alone=alone)
+        def doubtful(verb: Operation[T], *, exclusive: bool = False) -> T:
+            write(verb, exclusive=exclusive)
             raise OutcomeUnknown("the answer was lost")
 
         monkeypatch.setattr(store.backend, "write", doubtful)

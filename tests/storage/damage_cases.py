@@ -20,10 +20,10 @@ import apsw
 from holdfast import codec
 from holdfast.errors import Damaged
 from holdfast.storage.sqlite.backend import create_store
-from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, EXCLUDED_COLUMNS
 from holdfast.storage.sqlite.repair.row_scan import open_damaged
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
+from holdfast.storage.sqlite.tables import TABLES as CHECKSUMMED_TABLES
 from holdfast.values import SalvageReport
 
 TABLES = (*CHECKSUMMED_TABLES, "messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta")
@@ -32,15 +32,23 @@ Content = dict[str, list[tuple[Any, ...]]]
 
 
 def seal(connection: apsw.Connection) -> None:
-    """Make the checksums right, as docs/format.md says: values in order, by JSON and CRC-32."""
+    """Make the checksums right, as docs/format.md says: values in order, by JSON and CRC-32.
+
+    Columns behind the checksum came with migrations; the last ones that are NULL do not count.
+    """
     connection.create_scalar_function("crc", _crc, -1)
-    for table in CHECKSUMMED_TABLES:
+    for table, known in CHECKSUMMED_TABLES.items():
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        names = ", ".join(name for name in columns[:-1] if name != EXCLUDED_COLUMNS.get(table))
-        connection.execute(f"UPDATE {table} SET crc = crc({names})")  # noqa: S608
+        at = columns.index("crc")
+        first = [name for name in columns[:at] if name != known.assigned]
+        names = ", ".join((*first, *columns[at + 1 :]))
+        connection.execute(f"UPDATE {table} SET crc = crc({len(first)}, {names})")  # noqa: S608
 
 
-def _crc(*values: str | bytes | float | None) -> int:
+def _crc(*given: str | bytes | float | None) -> int:
+    first, *values = given
+    while len(values) > int(str(first)) and values[-1] is None:
+        values.pop()
     plain = [b64encode(v).decode() if isinstance(v, bytes) else v for v in values]
     return crc32(json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode())
 

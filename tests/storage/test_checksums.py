@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Message, Store
+from holdfast import File, Message, Store
 from holdfast.storage.memory import MemoryBackend
-from holdfast.storage.protocol import MessageRow
+from holdfast.storage.rows import MessageRow
 from tests.store_urls import superuser
 
 _TEXT: Final = "the second message"
@@ -74,3 +74,23 @@ def test_a_changed_value_of_a_message_is_noticed(store: Store, store_url: str, w
         (damage,) = found
         assert (damage.session_id, damage.seq) == (session.id, 2)
         assert damage.what.endswith("does not match its checksum")
+
+
+def test_data_of_a_file_or_of_a_large_part_that_is_gone_is_noticed(
+    store: Store, store_url: str
+) -> None:
+    """Both are stored beside their message, which refers to them."""
+    session = store.session("talk")
+    session.append(Message.user([File(data=b"a file")]), Message.user("large " * 20_000))
+    assert store.verify() == []
+    if isinstance(store.backend, MemoryBackend):
+        store.backend.tables.blobs.clear()
+    elif store_url.startswith("postgresql:"):
+        with superuser(store_url) as admin:
+            admin.execute("DELETE FROM blobs")
+    else:
+        connection = apsw.Connection(str(Path(store_url.removeprefix("sqlite://"))))
+        connection.execute("DELETE FROM blobs")
+        connection.close()
+    found = {damage.seq for damage in store.verify() if damage.session_id == session.id}
+    assert found == {5, 6}

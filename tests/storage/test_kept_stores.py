@@ -1,6 +1,7 @@
 """What earlier releases have written is read as it was, to the last checksum."""
 
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -8,9 +9,9 @@ import pytest
 import holdfast
 from holdfast import Message, codec
 from holdfast.storage.sqlite.backend import create_store
-from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, covered_columns, row_checksum
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
+from holdfast.storage.sqlite.tables import TABLES, Table
 from tests.storage import kept_store
 from tests.storage.damage_cases import carried, content_of
 
@@ -32,6 +33,13 @@ def path(version: str, tmp_path: Path) -> Path:
     return kept_store.unpack(version, tmp_path / "a.db")
 
 
+@pytest.fixture
+def migrated(path: Path) -> Path:
+    """The same, with the tables of today."""
+    holdfast.open(path).close()
+    return path
+
+
 def test_a_store_of_every_release_is_kept() -> None:
     assert "0.1.0" in VERSIONS
 
@@ -47,19 +55,19 @@ def test_it_opens_and_is_sound(path: Path, tenant: str) -> None:
     assert verify_file(path) == []
 
 
-def test_it_holds_what_it_held(path: Path, version: str, tmp_path: Path) -> None:
+def test_it_holds_what_it_held(migrated: Path, version: str, tmp_path: Path) -> None:
     """Every session, branch, message, turn, draft and file, and input that waits."""
     lines, heads, checksums = kept_store.expected(version)
-    assert kept_store.exported(path, tmp_path) == lines
-    assert kept_store.heads(path) == heads
-    assert kept_store.checksums(path) == checksums
+    assert kept_store.exported(migrated, tmp_path) == lines
+    assert kept_store.heads(migrated) == heads
+    assert kept_store.checksums(migrated) == checksums
 
 
-def test_its_checksums_are_those_that_would_be_made_today(path: Path, version: str) -> None:
+def test_its_checksums_are_those_that_would_be_made_today(migrated: Path, version: str) -> None:
     """Of every row of every table."""
     _, _, kept = kept_store.expected(version)
-    connection = apsw.Connection(str(path))
-    made = {table: _sealed(connection, table) for table in CHECKSUMMED_TABLES}
+    connection = apsw.Connection(str(migrated))
+    made = {name: _sealed(connection, table) for name, table in TABLES.items()}
     query = "SELECT id, turn, CAST(body AS BLOB) FROM messages ORDER BY place"
     made["messages"] = [codec.checksum(*row) for row in connection.execute(query)]
     connection.close()
@@ -67,11 +75,10 @@ def test_its_checksums_are_those_that_would_be_made_today(path: Path, version: s
     assert made == kept
 
 
-def _sealed(connection: apsw.Connection, table: str) -> list[int]:
-    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-    names = ", ".join(covered_columns(table, columns))
-    query = f"SELECT {names} FROM {table} ORDER BY {kept_store.KEYS[table]}"  # noqa: S608
-    return [row_checksum(row) for row in connection.execute(query)]
+def _sealed(connection: apsw.Connection, table: Table[Any]) -> list[int]:
+    names, key = ", ".join(table.covered), kept_store.KEYS[table.name]
+    query = f"SELECT {names} FROM {table.name} ORDER BY {key}"  # noqa: S608
+    return [table.checksum(row) for row in connection.execute(query)]
 
 
 def test_it_can_be_gone_on_with(path: Path) -> None:
@@ -96,6 +103,7 @@ def test_it_can_be_gone_on_with(path: Path) -> None:
 def test_it_is_salvaged_whole(path: Path, tmp_path: Path) -> None:
     report = salvage(path, tmp_path / "b.db", create_store)
     assert report.damage == ()
+    holdfast.open(path).close()  # Its tables are those of today now.
     before, after = content_of(path), content_of(tmp_path / "b.db")
     assert before is not None
     assert after is not None

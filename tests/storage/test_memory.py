@@ -14,22 +14,22 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
 from holdfast.storage.ancestry import ranges
 from holdfast.storage.memory import MemoryBackend
-from holdfast.storage.protocol import (
+from holdfast.storage.protocol import Snapshot, Transaction
+from holdfast.storage.rows import (
     BlobUse,
     BranchStart,
     MessageRow,
     QueueRow,
     SessionFilter,
     SessionRow,
-    Snapshot,
     ToolRow,
-    Transaction,
     TurnRow,
     UnreadableSession,
     UsageRow,
 )
+from holdfast.store import Store
 from holdfast.url import Location
-from holdfast.values import Holder, Usage
+from holdfast.values import File, Holder, Message, Usage
 
 _LATER = 60.0
 _BLOB = codec.sha256_hex(b"data")
@@ -133,9 +133,8 @@ def _change(tx: Transaction, n: int) -> None:
     tx.put_session(msgspec.structs.replace(row, key="other", title="B"))
     tx.put_session(msgspec.structs.replace(row, trashed_at=1))
     _advance(tx, n, 2)
-    tx.add_messages(
-        n, [], [BlobUse(4, codec.sha256_hex(b"more"), b"more"), BlobUse(5, _BLOB, None)]
-    )
+    more = BlobUse(4, codec.sha256_hex(b"more"), b"more")
+    tx.add_messages(n, [], [more, BlobUse(5, _BLOB)])
     tx.add_usage(n, UsageRow(1, "model", Usage(1, 2), 3))
     tx.add_usage(n, UsageRow(1, None, Usage(1, 2), 3))
     tx.put_turn(msgspec.structs.replace(_turn(n, 1), state="failed", error="e"))
@@ -154,21 +153,25 @@ def _change(tx: Transaction, n: int) -> None:
 def _everything(snapshot: Snapshot) -> list[object]:
     """All a snapshot tells, in the order in which it tells it."""
     listed = snapshot.list_sessions(SessionFilter(), before=None, limit=99)
-    told: list[object] = [listed, snapshot.activity_after(0, 99), snapshot.find_run("run")]
+    told: list[object] = [
+        listed,
+        snapshot.activity_after(0, 99),
+        snapshot.sessions("run_id", "run", trashed=False, limit=20),
+    ]
     for item in listed:
         assert not isinstance(item, UnreadableSession)
         row, head = item
         path = snapshot.path(head.branch)
         told += [
             snapshot.find_session(key=row.key),
-            snapshot.branches(row.n),
+            snapshot.branches(session=row.n),
             snapshot.messages(ranges(path, 1, head.seq)),
             snapshot.stored(head.branch, ["m1", "m4"]),
-            snapshot.turns(row.n, None),
+            snapshot.turns(row.n, limit=None),
             snapshot.tools(row.n, 1),
             snapshot.draft(row.n, 1),
             snapshot.queue(row.n),
-            snapshot.usage(row.n),
+            snapshot.usage(session=row.n),
             snapshot.blob(_BLOB),
         ]
     return told
@@ -206,7 +209,7 @@ def _erase(tx: Transaction, n: int) -> None:
     tx.put_tombstone(1, _message(2))
     cut = tx.cut_branch(1, 0)
     tx.drop_blobs(cut.blobs)
-    tx.drop_branch(1)
+    tx.cut_branch(1, None)
     tx.drop_session_rows(n)
     tx.drop_session(n)
 
@@ -360,7 +363,7 @@ def test_a_store_for_reading_refuses_writes() -> None:
     with pytest.raises(ReadOnly):
         backend.write(_fill)
     with pytest.raises(ReadOnly):
-        backend.submit(_fill)
+        backend.submit(_fill).result()
     assert backend.stats().sessions == 0
 
 
@@ -372,7 +375,7 @@ def test_a_closed_store_refuses_everything() -> None:
     assert backend.closed
     uses: list[Callable[[], object]] = [
         lambda: backend.write(_fill),
-        lambda: backend.submit(_fill),
+        lambda: backend.submit(_fill).result(),
         lambda: backend.read(_everything),
         backend.verify,
         backend.stats,
@@ -385,25 +388,44 @@ def test_a_closed_store_refuses_everything() -> None:
 def test_there_is_no_file_to_copy() -> None:
     backend = _open()
     for copy in (backend.salvage, backend.backup):
-        with pytest.raises(Invalid, match="store in a file"):
+        with pytest.raises(Invalid, match="no file"):
             copy("copy.db")
 
 
 def test_verify_finds_what_is_missing_and_what_was_changed() -> None:
     backend = _open()
-    backend.write(_fill)
+    session = Store(backend).create()
+    session.append(Message.user([File(data=b"data")]), Message.user("b"), Message.user("c"))
     assert backend.verify() == []
     rows = backend.tables.messages[1]
     rows[2] = msgspec.structs.replace(rows[2], body=b"{}")
     del rows[3]
     backend.tables.blobs[_BLOB] = b"other"
-    assert [(damage.session_id, damage.seq) for damage in backend.verify()] == [
-        ("aaaa", 2),
-        ("aaaa", 3),
-        (None, None),
+    found = backend.verify()
+    assert [(damage.session_id, damage.seq) for damage in found] == [
+        (session.id, seq) for seq in (1, 2, 3)
     ]
     del backend.tables.blobs[_BLOB]
-    assert "is missing" in backend.verify()[-1].what
+    whats = [damage.what for damage in (found[0], *backend.verify())]
+    assert whats == [
+        f"blob {_BLOB} does not match its hash",
+        "message 2 does not match its checksum",
+        "message 3 is missing",
+        f"blob {_BLOB} is missing",
+    ]
+
+
+def test_verify_finds_a_fork_whose_beginning_is_missing() -> None:
+    backend = _open()
+    session = Store(backend).create()
+    session.append(Message.user("a"))
+    fork = session.fork()
+    session.append(Message.user("b"))
+    assert backend.verify() == []
+    del backend.tables.branches[1]
+    (damage,) = backend.verify()
+    assert damage.session_id == fork.id
+    assert damage.what == "the branch on which branch 1 starts is missing"
 
 
 def test_a_history_on_a_branch_that_is_not_there_is_damage() -> None:

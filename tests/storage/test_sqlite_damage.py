@@ -24,7 +24,6 @@ import holdfast
 from holdfast import File, Goal, Message, ToolCall, Usage
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
 from holdfast.storage.sqlite.backend import create_store
-from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, EXCLUDED_COLUMNS
 from holdfast.storage.sqlite.repair import verify as verifying
 from holdfast.storage.sqlite.repair.column_rules import (
     BRANCHES,
@@ -46,6 +45,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
 )
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify, verify_file
+from holdfast.storage.sqlite.tables import TABLES as CHECKSUMMED_TABLES
 from tests.storage.damage_cases import (
     TABLES,
     Content,
@@ -592,12 +592,11 @@ def _schema(path: Path) -> dict[str, list[str]]:
 
 
 def test_every_table_is_checked_by_the_columns_it_has(sound: bytes, tmp_path: Path) -> None:
-    """`crc` comes last, and what verify and salvage read is what the schema has, in its order."""
+    """What verify and salvage read is what the schema has, in its order; each row has a `crc`."""
     schema = _schema(put(tmp_path / "a.db", sound))
     assert set(schema) == set(TABLES)
-    assert {table for table, columns in schema.items() if columns[-1] == "crc"} == set(
-        CHECKSUMMED_TABLES
-    )
+    checked = {table for table, columns in schema.items() if "crc" in columns}
+    assert checked - {"messages"} == set(CHECKSUMMED_TABLES)
     read: tuple[KeyedTable | SessionKeyedTable, ...] = (
         SESSIONS,
         HEADS,
@@ -618,7 +617,8 @@ def test_what_no_checksum_covers_is_in_an_index_too(sound: bytes, tmp_path: Path
         table: [str(sql) for (sql,) in connection.execute(
             "SELECT sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = ? AND sql NOT LIKE "
             "'%WHERE%'", (table,))]
-        for table in EXCLUDED_COLUMNS
+        for table, known in CHECKSUMMED_TABLES.items()
+        if known.assigned
     }  # fmt: skip
     connection.close()
     assert all(indexed.values())
@@ -639,7 +639,7 @@ OF_ONE_ROW = [
     (table.name, column)
     for table in (SESSIONS, HEADS, BRANCHES, USAGE, *SESSION_TABLES)
     for column in table.columns
-    if column != EXCLUDED_COLUMNS.get(table.name)
+    if column != CHECKSUMMED_TABLES[table.name].assigned
 ]
 
 

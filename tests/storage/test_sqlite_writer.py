@@ -43,15 +43,8 @@ from holdfast.errors import (
 )
 from holdfast.operations import append as append_operation
 from holdfast.operations import queries, sessions, turns
-from holdfast.storage.protocol import (
-    BranchStart,
-    HeadRow,
-    MessageRow,
-    Operation,
-    PendingWrite,
-    Query,
-    Transaction,
-)
+from holdfast.storage.protocol import Operation, PendingWrite, Query, Transaction
+from holdfast.storage.rows import BranchStart, HeadRow, MessageRow
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.storage.sqlite.connection import check_sqlite_version

@@ -786,6 +786,21 @@ def test_a_file_whose_data_is_lost_keeps_its_name(tmp_path: Path) -> None:
     assert any("the data of a file" in damage.what for damage in report.damage)
 
 
+def test_a_damaged_session_in_the_trash_is_not_lost_silently(tmp_path: Path) -> None:
+    """It is reported by a copy and by an export, as every other session is."""
+    _damaged_store(tmp_path / "a.db")
+    with holdfast.open(tmp_path / "a.db") as source:
+        source.trash("hurt")
+    _harm(tmp_path / "a.db", "UPDATE sessions SET title = 'x' WHERE key = 'hurt'")
+    with holdfast.open(tmp_path / "a.db", readonly=True) as source:
+        report = source.copy(tmp_path / "b.db")
+    assert report.added == 2
+    assert ["checksum" in damage.what for damage in report.damage] == [True]
+    with holdfast.open(tmp_path / "a.db", readonly=True) as source:
+        assert source.export(str(tmp_path / "b.jsonl")).sessions == 2
+        assert ["checksum" in damage.what for damage in source.damage] == [True]
+
+
 def test_a_damaged_target_is_an_error_of_its_own(tmp_path: Path) -> None:
     """It is not reported as damage of the source."""
     _damaged_store(tmp_path / "a.db")

@@ -256,6 +256,14 @@ def test_a_field_that_comes_twice_in_metadata(exported: Path, target: Store) -> 
     assert target.import_(exported).damage[0].seq == 1
 
 
+def test_null_in_metadata_is_no_value(exported: Path, target: Store) -> None:
+    """As in `update`, where it removes a key; no store has one."""
+    at = find(exported, type="session", key="talk")
+    change(exported, at, lambda record: record.update(metadata={"gone": None, "kept": 1}))
+    target.import_(exported)
+    assert target.session("talk", create=False).info().metadata == {"kept": 1}
+
+
 @pytest.mark.parametrize("field", ["key", "title", "scope", "metadata", "goal", "pinned"])
 def test_a_session_of_wrong_types(exported: Path, full: Store, field: str) -> None:
     """The line is damaged; its copy in the last line is used."""

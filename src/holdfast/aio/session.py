@@ -25,6 +25,7 @@ from holdfast.values import (
     Provider,
     QueuedInput,
     Recovered,
+    SessionChanges,
     SessionInfo,
     TurnInfo,
     UsageReport,
@@ -198,7 +199,7 @@ class AsyncSession:
         """List queued input, in order."""
         return await asyncio.to_thread(self._session.queued)
 
-    async def update(self, **changes: Unpack[sessions.Changes]) -> SessionInfo:
+    async def update(self, **changes: Unpack[SessionChanges]) -> SessionInfo:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata."""
         operation = sessions.update(self._n, sessions.check_changes(changes))
         return await run_write(self._backend, operation)

@@ -31,6 +31,7 @@ from holdfast.values import SessionInfo
 _SPECIAL_PREFIX: Final = "@"
 _BREAK_BEFORE: Final = "$@"  # bash breaks words before these, not after them
 _MAX_SESSIONS: Final = 100  # sessions
+_MAX_IDS: Final = 20
 _MIN_ID_CHARS: Final = 2  # characters: fewer match by chance
 _NEEDS_BACKSLASH: Final = re.compile(r"[^\w@%+=:,./-]", re.ASCII)
 _IN_DOUBLE_QUOTES: Final = re.compile(r'[\\"$`]')
@@ -146,10 +147,10 @@ def _session_description(info: SessionInfo) -> str:
 def _ids(opened: holdfast.Store, incomplete: str, *, trashed: bool) -> Iterator[tuple[str, str]]:
     if len(incomplete) < _MIN_ID_CHARS:
         return
-    found = opened.backend.read(lambda s: s.find_sessions(prefix=incomplete, title=None))
-    for row in found:
-        if (row.trashed_at is not None) == trashed:
-            yield row.id, row.title or row.key or ""
+    found = opened.backend.read(
+        lambda s: s.sessions("id_prefix", incomplete, trashed=trashed, limit=_MAX_IDS)
+    )
+    yield from ((row.id, row.title or row.key or "") for row in found)
 
 
 # -------------------------------------------------------------------------------- a line of a shell

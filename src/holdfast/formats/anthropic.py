@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Final, get_args
+from typing import Final
 
 import msgspec
 
@@ -57,13 +57,12 @@ from holdfast.formats.passthrough import (
     with_notes,
     with_role_label,
 )
-from holdfast.formats.registry import Format
+from holdfast.formats.registry import PROVIDERS, Format
 from holdfast.values import (
     JSON,
     File,
     Message,
     Part,
-    Provider,
     Raw,
     Role,
     Text,
@@ -79,7 +78,7 @@ _ROLES: Final[dict[str, Role]] = {"assistant": "assistant", "system": "system", 
 _IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 _PDF: Final = "application/pdf"
 _PLAIN: Final = "text/plain"
-_OTHERS: Final = frozenset(get_args(Provider)) - {SOURCE}
+_OTHERS: Final = frozenset(PROVIDERS) - {SOURCE}
 _BLANK: Final[JSONObject] = {"type": "text"}
 # The two encodings of content that is a single text.
 _STRING: Final = "string"

@@ -35,19 +35,9 @@ from holdfast.operations.token_calibration import (
     reported_usage,
 )
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import (
-    BlobUse,
-    HeadRow,
-    MessageRow,
-    Operation,
-    Prefetch,
-    Prefetched,
-    Snapshot,
-    ToolRow,
-    Transaction,
-    TurnRow,
-    UsageRow,
-)
+from holdfast.storage.prefetch import Prefetch, Prefetched
+from holdfast.storage.protocol import Operation, Snapshot, Transaction
+from holdfast.storage.rows import BlobUse, HeadRow, MessageRow, ToolRow, TurnRow, UsageRow
 from holdfast.values import Head, Message, ToolResult, Usage
 
 _MAX_INT64: Final = 2**63 - 1

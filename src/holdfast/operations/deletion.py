@@ -28,15 +28,8 @@ from holdfast.operations.tombstone import (
 )
 from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import (
-    BranchRow,
-    MessageRow,
-    Operation,
-    Query,
-    SessionRow,
-    Snapshot,
-    Transaction,
-)
+from holdfast.storage.protocol import Operation, Query, Snapshot, Transaction
+from holdfast.storage.rows import BranchRow, MessageRow, SessionRow
 from holdfast.values import Forks, PurgeReport, SessionInfo
 
 _PAGE_MESSAGES: Final = 500
@@ -238,11 +231,9 @@ class _Purge:
         for branch in sorted(self._plan.family, key=lambda branch: branch.n, reverse=True):
             if branch.session not in self._plan.purged_sessions:
                 continue
-            cut = self._tx.cut_branch(branch.n, self._plan.last_kept_seq(branch))
+            cut = self._tx.cut_branch(branch.n, self._plan.required.get(branch.n))
             erased += cut.messages
             self._blobs |= cut.blobs
-            if branch.n not in self._plan.required:
-                self._tx.drop_branch(branch.n)
         return erased
 
     def _drop_sessions(self) -> None:
@@ -280,10 +271,10 @@ def _family(tx: Snapshot, session: int) -> list[BranchRow]:
     found: dict[int, BranchRow] = {}
     pending, seen = [session], {session}
     while pending:
-        for branch in tx.branches(pending.pop()):
+        for branch in tx.branches(session=pending.pop()):
             found[branch.n] = branch
             above = None if branch.parent is None else tx.find_branch(branch.parent)
-            near = [*tx.branches_from(branch.n), *([] if above is None else [above])]
+            near = [*tx.branches(parent=branch.n), *([] if above is None else [above])]
             for relative in near:
                 found.setdefault(relative.n, relative)
                 if relative.purged and relative.session not in seen:

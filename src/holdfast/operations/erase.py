@@ -27,14 +27,8 @@ from holdfast.operations.tombstone import (
     write_tombstone,
 )
 from holdfast.storage.ancestry import Segment, ranges
-from holdfast.storage.protocol import (
-    MessageRow,
-    Operation,
-    Query,
-    SessionRow,
-    Snapshot,
-    Transaction,
-)
+from holdfast.storage.protocol import Operation, Query, Snapshot, Transaction
+from holdfast.storage.rows import MessageRow, SessionRow
 from holdfast.values import EraseReport, MessageRef
 
 
@@ -133,7 +127,8 @@ def _rows_with_id(snapshot: Snapshot, session: int, message_id: str) -> Iterator
     oldest = _require_session(snapshot, session)
     seen = {oldest.id}
     while (
-        oldest.parent is not None and (above := snapshot.session_or_stub(oldest.parent)) is not None
+        oldest.parent is not None
+        and (above := snapshot.find_session(id=oldest.parent, stubs=True)) is not None
     ):
         if above.id in seen:
             break

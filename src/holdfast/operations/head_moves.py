@@ -45,7 +45,8 @@ from holdfast.operations.positions import (
 )
 from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import branch_at, ranges
-from holdfast.storage.protocol import BranchStart, HeadRow, Operation, Transaction
+from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.rows import BranchStart, HeadRow
 from holdfast.values import BranchReason, Head, Message, MessageRef, Text
 
 _PAGE_MESSAGES: Final = 500
@@ -106,7 +107,7 @@ def clear(session: int, *, token: str, expect: Head | None) -> Operation[Head]:
 def _move(session: int, decide: ChooseStart, token: str, expect: Head | None) -> Operation[Head]:
     def run(tx: Transaction) -> Head:
         head = find_head(tx, session)  # First: it waits for an earlier attempt.
-        done = tx.branch_by_token(session, token)
+        done = tx.branch(session, token=token)
         if done is not None:
             return Head(done.number, done.fork_seq)
         head = _check_movable(tx, head, expect)
@@ -205,7 +206,7 @@ def replace(
     def run(tx: Transaction) -> Head:
         items = new_messages(batch, {})
         head = find_head(tx, session)  # First, as in `_move`.
-        done = tx.branch_by_token(session, token)
+        done = tx.branch(session, token=token)
         if done is not None:
             return Head(done.number, len(items))
         if expect is not None and _is_appended(tx, head, items, expect):

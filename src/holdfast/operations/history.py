@@ -11,7 +11,8 @@ from holdfast import codec
 from holdfast.errors import Damaged
 from holdfast.ids import turn_id
 from holdfast.storage.ancestry import Path, ranges
-from holdfast.storage.protocol import HeadRow, MessageRow, Snapshot
+from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import HeadRow, MessageRow
 from holdfast.values import Damage, Message
 
 DamageCallback = Callable[[Damage], None]

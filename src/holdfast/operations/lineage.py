@@ -8,7 +8,9 @@ from holdfast.clock import to_datetime
 from holdfast.errors import BadQuery, SessionNotFound
 from holdfast.operations.history import DamageCallback, read_span
 from holdfast.storage.ancestry import seq_range, shared_length
-from holdfast.storage.protocol import BranchRow, Prefetch, Prefetched, Query, SessionRow, Snapshot
+from holdfast.storage.prefetch import Prefetch, Prefetched
+from holdfast.storage.protocol import Query, Snapshot
+from holdfast.storage.rows import BranchRow, SessionRow
 from holdfast.values import BranchChanged, BranchInfo, Head, Link, LinkState, Message
 
 
@@ -17,7 +19,7 @@ def branches(session: int) -> Query[list[BranchInfo]]:
 
     def run(snapshot: Snapshot) -> list[BranchInfo]:
         _require_session(snapshot, session)
-        rows = snapshot.branches(session)
+        rows = snapshot.branches(session=session)
         known = {row.n: row for row in rows}
         later: list[BranchRow | None] = [*rows[1:], None]
         return [
@@ -68,7 +70,7 @@ def _ancestors(snapshot: Snapshot, session: int) -> Iterator[Link]:
         parent = row.parent
         if parent is None or parent in seen:
             return
-        row = snapshot.session_or_stub(parent)
+        row = snapshot.find_session(id=parent, stubs=True)
         if row is None:
             yield _purged_link(parent)
 

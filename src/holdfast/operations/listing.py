@@ -27,16 +27,16 @@ from holdfast.clock import EPOCH, to_datetime
 from holdfast.errors import BadQuery, Damaged
 from holdfast.operations.history import DamageCallback
 from holdfast.operations.queries import describe, read_messages
-from holdfast.storage.protocol import (
+from holdfast.operations.session_fields import readable_fields
+from holdfast.storage.protocol import Query, Snapshot
+from holdfast.storage.rows import (
     HeadRow,
     ListedSession,
-    Query,
     SessionFilter,
     SessionRow,
-    Snapshot,
     UnreadableSession,
 )
-from holdfast.values import Damage, Order, Relation, SessionInfo, SessionState, Usage
+from holdfast.values import Damage, Order, SessionInfo, SessionState, Usage
 
 _CURSOR: Final = re.compile(r"([pu]?)([0-9]*)", re.ASCII)
 _MAX_BATCH_SESSIONS: Final = 1000
@@ -177,7 +177,7 @@ def _forks(
 ) -> dict[str, int]:
     ids = [item[0].id for item in found if not isinstance(item, UnreadableSession)]
     try:
-        return snapshot.forks(ids)
+        return snapshot.count_forks(ids)
     except Damaged as error:
         report(Damage(what=str(error)))
         return {}
@@ -206,32 +206,17 @@ def _activity(item: ListedSession) -> int:
 
 def _describe_damaged(id: str | None, row: SessionRow | None, head: HeadRow | None) -> SessionInfo:
     """Describe a damaged session: each value of its rows that has the right type, unverified."""
-    relation = getattr(row, "relation", None)
-    title_by = getattr(row, "title_by", None)
+    fields = readable_fields(row)
     return SessionInfo(
-        id=id or _text(row, "id") or "",
-        key=_text(row, "key"),
-        scope=_text(row, "scope"),
-        title=_text(row, "title"),
-        title_by=title_by if title_by in {"user", "auto"} else None,
-        agent=_text(row, "agent"),
-        model=_text(row, "model"),
-        cwd=_text(row, "cwd"),
+        **(fields | {"id": id or fields["id"] or ""}),
         state="damaged",
-        created_at=_time(row, "created_at"),
         updated_at=_time(head, "updated_at"),
         turns=_count(head, "turns"),
         messages=_count(head, "seq"),
         usage=Usage(),
         cost=Decimal(0),
         preview=_text(head, "preview"),
-        pinned=getattr(row, "pinned", False) is True,
-        archived=getattr(row, "archived", False) is True,
         trashed=getattr(row, "trashed_at", None) is not None,
-        goal=None,
-        metadata={},
-        parent=_text(row, "parent"),
-        relation=relation if relation in get_args(Relation) else None,
         branches=max(1, _count(head, "branch_no")),
         forks=0,
         interrupted=False,

@@ -22,7 +22,8 @@ from holdfast.ids import split_turn_id
 from holdfast.operations.append import preview_of
 from holdfast.operations.history import read_span, read_tools
 from holdfast.storage.ancestry import branch_at
-from holdfast.storage.protocol import BranchStart, HeadRow, Snapshot
+from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import BranchStart, HeadRow
 from holdfast.titles import RANK_USER, Preview, update_preview
 from holdfast.values import BranchReason, Head, Message, MessageRef
 
@@ -81,7 +82,7 @@ def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Position:
     found = snapshot.stored(head.branch, [message_id])
     if message_id in found:
         return Position(head.branch, found[message_id][1].seq, head.seq)
-    for branch in reversed(snapshot.branches(head.session)):
+    for branch in reversed(snapshot.branches(session=head.session)):
         found = snapshot.stored(branch.n, [message_id])
         if message_id in found:
             return Position(branch.n, found[message_id][1].seq, branch.last_seq)
@@ -238,7 +239,7 @@ class _BackwardReader:
     def first_seq_of_turn(self, turn: str, last: int) -> int | None:
         """Return the first message of a turn, found by its row; `None` if it is not there."""
         session_id, number = split_turn_id(turn)
-        session = self._snapshot.session_or_stub(session_id)
+        session = self._snapshot.find_session(id=session_id, stubs=True)
         row = None if session is None else self._snapshot.turn(session.n, number)
         if row is None:
             return None

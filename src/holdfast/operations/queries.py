@@ -18,23 +18,16 @@ from holdfast.errors import (
 from holdfast.ids import turn_id
 from holdfast.operations.history import DamageCallback, last_covered_seq, newest_summary, read_span
 from holdfast.operations.queue import queued_message
+from holdfast.operations.session_fields import info_fields
 from holdfast.operations.turns import is_abandoned
 from holdfast.storage.ancestry import seq_range
-from holdfast.storage.protocol import (
-    HeadRow,
-    Prefetch,
-    Prefetched,
-    Query,
-    QueueRow,
-    SessionRow,
-    Snapshot,
-    ToolRow,
-    TurnRow,
-)
+from holdfast.storage.prefetch import Prefetch, Prefetched
+from holdfast.storage.protocol import Query, Snapshot
+from holdfast.storage.rows import HeadRow, QueueRow, SessionRow, ToolRow, TurnRow
 from holdfast.values import (
     Activity,
-    Goal,
     Head,
+    MeasuredTokens,
     Message,
     ModelUsage,
     QueuedInput,
@@ -46,6 +39,7 @@ from holdfast.values import (
     UsageReport,
 )
 
+_MAX_MEASURED_ROWS: Final = 64
 _MAX_PREFETCH_MESSAGES: Final = 500  # messages; more are read when needed
 RowT = TypeVar("RowT", SessionRow, SessionRow | None)
 
@@ -68,7 +62,7 @@ def describe(
 
     `forks` is the number of its forks, if the caller has counted them already.
     """
-    counted = snapshot.forks([row.id]).get(row.id, 0) if forks is None else forks
+    counted = snapshot.count_forks([row.id]).get(row.id, 0) if forks is None else forks
     try:
         return _describe(row, head, _state(snapshot, head), counted)
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
@@ -79,29 +73,15 @@ def describe(
 
 def _describe(row: SessionRow, head: HeadRow, state: SessionState, forks: int) -> SessionInfo:
     return SessionInfo(
-        id=row.id,
-        key=row.key,
-        scope=row.scope,
-        title=row.title,
-        title_by=row.title_by,
-        agent=row.agent,
-        model=row.model,
-        cwd=row.cwd,
+        **info_fields(row),
         state=state,
-        created_at=to_datetime(row.created_at),
         updated_at=to_datetime(head.updated_at),
         turns=head.turns,
         messages=head.seq,
         usage=head.usage,
         cost=from_pico(head.cost),
         preview=head.preview,
-        pinned=row.pinned,
-        archived=row.archived,
         trashed=row.trashed_at is not None,
-        goal=None if row.goal is None else codec.from_json(row.goal, Goal),
-        metadata={} if row.metadata == b"{}" else codec.from_json(row.metadata, dict),
-        parent=row.parent,
-        relation=row.relation,
         branches=head.branch_no,
         forks=forks,
         interrupted=state == "interrupted",
@@ -242,7 +222,7 @@ def turns(session: int, limit: int | None) -> Query[list[TurnInfo]]:
         owner = _require_row(snapshot, session)
         return [
             _turn_info(owner.id, row, snapshot.tools(session, row.number))
-            for row in snapshot.turns(session, limit)
+            for row in snapshot.turns(session, limit=limit)
         ]
 
     return run
@@ -296,7 +276,7 @@ def usage(session: int) -> Query[UsageReport]:
     def run(snapshot: Snapshot) -> UsageReport:
         _require_row(snapshot, session)
         sums: dict[str | None, tuple[Usage, int]] = {}
-        for row in snapshot.usage(session):
+        for row in snapshot.usage(session=session):
             spent, cost = sums.get(row.model, (Usage(), 0))
             sums[row.model] = (spent + row.usage, cost + row.cost)
         by_model = tuple(
@@ -323,6 +303,12 @@ def blob(sha256: str) -> Query[bytes]:
         return data
 
     return run
+
+
+def measured_tokens(snapshot: Snapshot, model: str) -> MeasuredTokens:
+    """Sum the reported and estimated tokens of a model's newest rows of usage."""
+    rows = snapshot.usage(model=model, limit=_MAX_MEASURED_ROWS)
+    return sum((row.measured for row in rows), MeasuredTokens())
 
 
 def _require_row(snapshot: Snapshot, session: int) -> SessionRow:

@@ -18,7 +18,8 @@ from holdfast.operations.append import (
     known_ids,
     new_messages,
 )
-from holdfast.storage.protocol import HeadRow, Operation, QueueRow, Snapshot, Transaction
+from holdfast.storage.protocol import Operation, Snapshot, Transaction
+from holdfast.storage.rows import HeadRow, QueueRow
 from holdfast.values import Message
 
 

@@ -19,7 +19,8 @@ from holdfast.errors import AmbiguousRef, Damaged, SessionNotFound
 from holdfast.operations import refs
 from holdfast.operations.history import DamageCallback
 from holdfast.operations.listing import latest
-from holdfast.storage.protocol import Query, SessionFilter, SessionRow, Snapshot, UnreadableSession
+from holdfast.storage.protocol import Query, Snapshot
+from holdfast.storage.rows import SessionFilter, SessionRow, UnreadableSession
 from holdfast.values import Candidate, Damage
 
 _MIN_PREFIX_LENGTH: Final = 4
@@ -56,7 +57,7 @@ def find_in_trash(ref: str, report: DamageCallback = ignore_damage) -> Query[Ses
         found = (
             [row for row in matches if row.trashed_at is not None]
             or _find_trashed(snapshot, ref)
-            or snapshot.find_titled(ref, trashed=True)
+            or _find_by_title_any_case(snapshot, ref, trashed=True)
             or matches
             or _find_by_title_any_case(snapshot, ref)
         )
@@ -77,7 +78,10 @@ def find_anywhere(ref: str, report: DamageCallback = ignore_damage) -> Query[Ses
             return exact
         found = _find_matches(snapshot, ref) + _find_trashed(snapshot, ref)
         if not found:
-            found = _find_by_title_any_case(snapshot, ref) + snapshot.find_titled(ref, trashed=True)
+            found = [
+                *_find_by_title_any_case(snapshot, ref),
+                *_find_by_title_any_case(snapshot, ref, trashed=True),
+            ]
         return _require_one(snapshot, ref, list({row.id: row for row in found}.values()))
 
     return run
@@ -120,17 +124,25 @@ def _find_matches(snapshot: Snapshot, ref: str) -> list[SessionRow]:
     exact = snapshot.find_session(id=ref) or snapshot.find_session(key=ref)
     if exact is not None:
         return [exact]
-    prefixed = len(ref) >= _MIN_PREFIX_LENGTH and snapshot.find_sessions(prefix=ref, title=None)
-    return prefixed or snapshot.find_run(ref) or snapshot.find_sessions(prefix=None, title=ref)
+    prefixed = len(ref) >= _MIN_PREFIX_LENGTH and snapshot.sessions(
+        "id_prefix", ref, limit=_MAX_CANDIDATES
+    )
+    return (
+        prefixed
+        or snapshot.sessions("run_id", ref, trashed=False, limit=_MAX_CANDIDATES)
+        or snapshot.sessions("title", ref, trashed=False, limit=_MAX_CANDIDATES)
+    )
 
 
-def _find_by_title_any_case(snapshot: Snapshot, ref: str) -> list[SessionRow]:
-    return snapshot.find_titled(ref, trashed=False)
+def _find_by_title_any_case(
+    snapshot: Snapshot, ref: str, *, trashed: bool = False
+) -> list[SessionRow]:
+    return snapshot.sessions("title_any_case", ref, trashed=trashed, limit=_MAX_CANDIDATES)
 
 
 def _find_trashed(snapshot: Snapshot, ref: str) -> list[SessionRow]:
-    by_key = snapshot.find_trashed(key=ref, title=None)
-    return by_key or snapshot.find_trashed(key=None, title=ref)
+    by_key = snapshot.sessions("key", ref, trashed=True, limit=_MAX_CANDIDATES)
+    return by_key or snapshot.sessions("title", ref, trashed=True, limit=_MAX_CANDIDATES)
 
 
 # ----------------------------------------------------------------------------- exactly one

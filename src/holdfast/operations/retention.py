@@ -23,20 +23,15 @@ from holdfast.operations.retention_rules import (
     remaining_bytes,
 )
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import (
+from holdfast.storage.protocol import Operation, Query, Snapshot, Transaction
+from holdfast.storage.rows import (
     HeadRow,
-    Operation,
-    Query,
-    SessionFilter,
     SessionRow,
     SessionSize,
-    Snapshot,
-    Transaction,
     UnreadableSession,
 )
 from holdfast.values import Head, Plan, PlanItem, PurgeReport, Spared
 
-_PAGE_SESSIONS: Final = 500
 NO_LONGER_EXISTS: Final = "it is not there any more"
 _SHARING: Final = frozenset({"fork", "continue"})
 _RowsById = dict[str, tuple[SessionRow, HeadRow]]
@@ -74,7 +69,7 @@ class _Planner:
         )
 
     def _read_all(self) -> None:
-        for item in _all_sessions(self._snapshot):
+        for item in self._snapshot.all_sessions():
             if isinstance(item, UnreadableSession):
                 self._unreadable[item.id] = item.why
             else:
@@ -125,21 +120,6 @@ class _Planner:
             return
         for id, why in self._unreadable.items():
             yield Spared(session_id=id, title=None, why=f"it cannot be read: {why}")
-
-
-def _all_sessions(snapshot: Snapshot) -> Iterator[tuple[SessionRow, HeadRow] | UnreadableSession]:
-    """Yield all sessions, those in the trash included."""
-    for trashed in (False, True):
-        before: int | None = None
-        while True:
-            found = snapshot.list_sessions(
-                SessionFilter(trashed=trashed), before=before, limit=_PAGE_SESSIONS
-            )
-            for item in found:
-                before = item.activity if isinstance(item, UnreadableSession) else item[1].activity
-                yield item
-            if len(found) < _PAGE_SESSIONS:
-                break
 
 
 def _reason_to_keep(row: SessionRow, head: HeadRow) -> str | None:

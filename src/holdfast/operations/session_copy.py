@@ -29,16 +29,8 @@ from holdfast.operations.session_import import (
     first_difference,
     key_holder,
 )
-from holdfast.storage.protocol import (
-    BranchRow,
-    Operation,
-    QueueRow,
-    SessionRow,
-    Snapshot,
-    Transaction,
-    TurnRow,
-    UsageRow,
-)
+from holdfast.storage.protocol import Operation, Snapshot, Transaction
+from holdfast.storage.rows import BranchRow, QueueRow, SessionRow, TurnRow, UsageRow
 from holdfast.values import Damage, MeasuredTokens, Usage
 
 
@@ -109,7 +101,7 @@ def _lock_existing(tx: Transaction, names: Iterable[str]) -> dict[str, SessionRo
 
     They are locked in order of their numbers, so that concurrent copies do not deadlock.
     """
-    rows = {name: tx.session_or_stub(name) for name in names}
+    rows = {name: tx.find_session(id=name, stubs=True) for name in names}
     found = [(row.n, name) for name, row in rows.items() if row is not None and not row.purged_at]
     for n, name in sorted(found):
         rows[name] = tx.session(n)
@@ -125,7 +117,7 @@ def refuse_diverged(
     """Raise `Diverged` if a session exists here and is not an earlier copy, or its key is taken."""
     reasons: dict[str, str] = {}
     for session in sessions:
-        row = snapshot.session_or_stub(session.source_id)
+        row = snapshot.find_session(id=session.source_id, stubs=True)
         why = None if row is None else _Comparison(snapshot, session, row, source).divergence()
         taken = key_holder(snapshot, session.row)
         if why is None and taken is not None and not is_copied(taken.id):
@@ -149,7 +141,7 @@ class _Comparison:
         self._session = session
         self._row = row
         self._source = source
-        self._branches = {branch.number: branch for branch in snapshot.branches(row.n)}
+        self._branches = {branch.number: branch for branch in snapshot.branches(session=row.n)}
 
     def divergence(self) -> str | None:
         """Return why the target's session is not an earlier copy; `None` if it is one."""
@@ -215,7 +207,7 @@ class _Comparison:
 
     def _has_no_extra_usage(self) -> bool:
         coming = {(row.day, row.model): _counts(row) for row in self._source.usage(self._session)}
-        for row in self._snapshot.usage(self._row.n):
+        for row in self._snapshot.usage(session=self._row.n):
             counts = coming.get((row.day, row.model))
             if counts is None or any(map(int.__gt__, _counts(row), counts)):
                 return False
@@ -291,7 +283,7 @@ class _FamilyCopy:
                 continue
             self._stored.branches |= {
                 (session.source_id, branch.number): branch.n
-                for branch in self._tx.branches(existing.n)
+                for branch in self._tx.branches(session=existing.n)
             }
             if not self._is_up_to_date(session, existing):
                 self._free_key(session.row)
@@ -311,7 +303,9 @@ class _FamilyCopy:
         if session.is_stub:
             return True
         head = find_head(self._tx, existing.n)
-        ends = [(branch.number, branch.last_seq) for branch in self._tx.branches(existing.n)]
+        ends = [
+            (branch.number, branch.last_seq) for branch in self._tx.branches(session=existing.n)
+        ]
         return (
             head.open_turn is None
             and (head.turns, head.updated_at) == (session.turns, session.updated_at)
@@ -347,8 +341,10 @@ class _SessionUpdate(SessionWriter):
     ) -> None:
         super().__init__(tx, session, source, stored, result, keep_open_turn=True)
         self._n = existing.n
-        self._stored_seqs = {branch.number: branch.last_seq for branch in tx.branches(existing.n)}
-        self._stored_usage = {(row.day, row.model): row for row in tx.usage(existing.n)}
+        self._stored_seqs = {
+            branch.number: branch.last_seq for branch in tx.branches(session=existing.n)
+        }
+        self._stored_usage = {(row.day, row.model): row for row in tx.usage(session=existing.n)}
 
     def _store_row_and_branches(self) -> None:
         """Update the row, add new branches, and drop queue and draft, to be stored again."""

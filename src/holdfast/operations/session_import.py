@@ -28,17 +28,15 @@ from holdfast.operations.purge_rules import BranchNode, required_seqs
 from holdfast.operations.sessions import stub_row
 from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import (
+from holdfast.storage.protocol import Operation, Snapshot, Transaction
+from holdfast.storage.rows import (
     BlobUse,
     BranchRow,
     BranchStart,
     MessageRow,
-    Operation,
     QueueRow,
     SessionRow,
-    Snapshot,
     ToolRow,
-    Transaction,
     TurnRow,
     UsageRow,
 )
@@ -203,7 +201,8 @@ class _FamilyImport:
     def run(self) -> ImportResult:
         """Decide what to import, then store it."""
         existing = {
-            session.source_id: self._tx.session_or_stub(session.row.id) for session in self._family
+            session.source_id: self._tx.find_session(id=session.row.id, stubs=True)
+            for session in self._family
         }
         missing = self._missing_sessions(existing)
         required = self._shared_prefixes(missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack, get_args
+from typing import Unpack, get_args
 
 import msgspec
 
@@ -11,48 +11,28 @@ from holdfast.errors import BadMessage, Conflict, Invalid, KeyTaken, SessionNotF
 from holdfast.operations.append import check_expected_head, find_head, to_head, with_preview
 from holdfast.operations.positions import preview_at, resolve_position, start_at
 from holdfast.operations.queries import describe
-from holdfast.storage.protocol import BranchStart, Operation, SessionRow, Transaction
+from holdfast.operations.session_fields import check_fields, check_goal, to_columns, to_row
+from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.rows import BranchStart, SessionRow
 from holdfast.titles import may_retitle
-from holdfast.values import JSON, Goal, Head, MessageRef, Relation, SessionFields, SessionInfo
+from holdfast.values import (
+    JSON,
+    Goal,
+    Head,
+    MessageRef,
+    Relation,
+    SessionChanges,
+    SessionFields,
+    SessionInfo,
+)
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a new session that a caller can set."""
-
-    id: str
-    key: str | None
-    scope: str | None
-    title: str | None
-    agent: str | None
-    model: str | None
-    cwd: str | None
-    metadata: bytes
-
-
-def make_identity(*, id: str, key: str | None = None, **fields: Unpack[SessionFields]) -> Identity:
-    """Validate the fields of a new session and return them."""
-    metadata = fields.get("metadata")
-    if metadata is not None:
-        validation.check_json_object(metadata, "metadata")
-    check_optional_text(key, "key")
-    for field in ("scope", "title", "agent", "model", "cwd"):
-        check_optional_text(fields.get(field), field)
-    return Identity(
-        id=id,
-        key=key,
-        scope=fields.get("scope"),
-        title=fields.get("title"),
-        agent=fields.get("agent"),
-        model=fields.get("model"),
-        cwd=fields.get("cwd"),
-        metadata=_merge(b"{}", metadata or {}),
-    )
-
-
-def check_optional_text(value: object, field: str) -> None:
-    """Raise unless a value is `None` or a short text."""
-    if value is not None:
-        validation.check_name(value, field)
+def new_row(*, id: str, key: str | None = None, **fields: Unpack[SessionFields]) -> SessionRow:
+    """Validate the fields of a new session and return its row, without a number and a time."""
+    given = {name: value for name, value in {"key": key, **fields}.items() if value is not None}
+    check_fields(given)
+    row = to_row({**given, "id": id, "title_by": "user" if "title" in given else None})
+    return msgspec.structs.replace(row, metadata=_merge(row.metadata, {}))
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +53,7 @@ def check_relation(relation: object, *, parent: bool) -> None:
 
 
 def create(
-    fields: Identity, *, reuse: bool = False, origin: Origin | None = None
+    new: SessionRow, *, reuse: bool = False, origin: Origin | None = None
 ) -> Operation[SessionRow]:
     """Create a session. If its key is taken: with `reuse` return that session, else `KeyTaken`.
 
@@ -81,11 +61,11 @@ def create(
     """
 
     def run(tx: Transaction) -> SessionRow:
-        created = tx.find_session(id=fields.id)  # By an earlier attempt.
+        created = tx.find_session(id=new.id)  # By an earlier attempt.
         if created is not None:
             return created
-        if fields.key is not None:
-            taken = tx.find_session(key=fields.key)
+        if new.key is not None:
+            taken = tx.find_session(key=new.key)
             if taken is not None and reuse:
                 return taken
             if taken is not None:
@@ -93,7 +73,7 @@ def create(
                     f"session {taken.id} already has this key; nothing was stored. "
                     "store.session(key) opens it."
                 )
-        row = new_row(fields, tx.now())
+        row = msgspec.structs.replace(new, created_at=tx.now())
         if origin is not None:
             return _create_child(tx, row, origin)
         return msgspec.structs.replace(row, n=tx.add_session(row, BranchStart(token=row.id)))
@@ -131,89 +111,32 @@ def _with_inherited_fields(row: SessionRow, parent: SessionRow) -> SessionRow:
     )
 
 
-def new_row(fields: Identity, now: int) -> SessionRow:
-    """Return the row of a new session."""
-    return SessionRow(
-        n=0,
-        id=fields.id,
-        key=fields.key,
-        scope=fields.scope,
-        agent=fields.agent,
-        title=fields.title,
-        title_by=None if fields.title is None else "user",
-        model=fields.model,
-        cwd=fields.cwd,
-        created_at=now,
-        pinned=False,
-        archived=False,
-        trashed_at=None,
-        goal=None,
-        metadata=fields.metadata,
-        parent=None,
-        relation=None,
-    )
-
-
 def stub_row(row: SessionRow, purged_at: int) -> SessionRow:
     """Return the row that stays of a purged session while forks need its branches."""
-    return msgspec.structs.replace(
-        new_row(make_identity(id=row.id), row.created_at),
+    return SessionRow(
         n=row.n,
+        id=row.id,
+        created_at=row.created_at,
         parent=row.parent,
         relation=row.relation,
         purged_at=purged_at,
     )
 
 
-class Changes(TypedDict, total=False):
-    """The fields that `update` can change; a missing one stays as it is.
-
-    With `expect_goal` nothing is changed unless this is the current goal.
-    """
-
-    title: str | None
-    auto_title: str | None
-    model: str | None
-    cwd: str | None
-    scope: str | None
-    pinned: bool
-    archived: bool
-    goal: Goal | None
-    expect_goal: Goal | None
-    metadata: dict[str, JSON]
-
-
-def check_changes(changes: Changes) -> Changes:
+def check_changes(changes: SessionChanges) -> SessionChanges:
     """Return the changes; raise for an unknown field or a wrong type, naming the field."""
-    unknown = changes.keys() - Changes.__annotations__.keys()
+    unknown = changes.keys() - SessionChanges.__annotations__.keys()
     if unknown:
         raise BadMessage(f"{min(unknown)}: a session has no such field to update")
-    for field in ("title", "auto_title", "model", "cwd", "scope"):
-        check_optional_text(changes.get(field), field)
-    for field in ("pinned", "archived"):
-        if not isinstance(changes.get(field, False), bool):
-            raise BadMessage(f"{field}: expected true or false")
-    for goal in (changes.get("goal"), changes.get("expect_goal")):
-        if goal is not None:
-            _check_goal(goal)
-    validation.check_json_object(changes.get("metadata", {}), "metadata")
+    check_fields(changes)
+    if changes.get("auto_title") is not None:
+        validation.check_name(changes["auto_title"], "auto_title")
+    if changes.get("expect_goal") is not None:
+        check_goal(changes["expect_goal"], "expect_goal")
     return changes
 
 
-def _check_goal(goal: object) -> None:
-    if not isinstance(goal, Goal):
-        raise BadMessage("goal: expected a holdfast.Goal")
-    try:
-        kept = codec.from_json(codec.to_json(goal), Goal)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise BadMessage(f"goal: cannot be stored: {error}") from error
-    if kept != goal:
-        raise BadMessage(
-            "goal: cannot be stored as it is; its times need a time zone, its texts must be strings"
-        )
-
-
-def update(session: int, changes: Changes) -> Operation[SessionInfo]:
+def update(session: int, changes: SessionChanges) -> Operation[SessionInfo]:
     """Update the fields of a session. `metadata` is merged; a `None` in it removes a key."""
 
     def run(tx: Transaction) -> SessionInfo:
@@ -231,7 +154,7 @@ def update(session: int, changes: Changes) -> Operation[SessionInfo]:
     return run
 
 
-def _check_expected(row: SessionRow, changes: Changes) -> None:
+def _check_expected(row: SessionRow, changes: SessionChanges) -> None:
     if "expect_goal" not in changes:
         return
     goal = None if row.goal is None else codec.from_json(row.goal, Goal)
@@ -242,25 +165,16 @@ def _check_expected(row: SessionRow, changes: Changes) -> None:
         )
 
 
-def _apply_changes(row: SessionRow, changes: Changes) -> SessionRow:
-    kept = {
-        name: value
-        for name, value in changes.items()
-        if name in {"model", "cwd", "scope", "pinned", "archived"}
-    }
-    row = msgspec.structs.replace(row, **kept)
+def _apply_changes(row: SessionRow, changes: SessionChanges) -> SessionRow:
+    changed = to_columns(changes)
     if "title" in changes:
-        title = changes["title"]
-        row = msgspec.structs.replace(row, title=title, title_by="user" if title else None)
+        changed["title_by"] = "user" if changes["title"] else None
     elif "auto_title" in changes and may_retitle(row.title_by, "auto"):
-        title = changes["auto_title"]
-        row = msgspec.structs.replace(row, title=title, title_by="auto" if title else None)
-    if "goal" in changes:
-        goal = changes["goal"]
-        row = msgspec.structs.replace(row, goal=None if goal is None else codec.to_json(goal))
+        changed["title"] = changes["auto_title"]
+        changed["title_by"] = "auto" if changes["auto_title"] else None
     if "metadata" in changes:
-        row = msgspec.structs.replace(row, metadata=_merge(row.metadata, changes["metadata"]))
-    return row
+        changed["metadata"] = _merge(row.metadata, changes["metadata"])
+    return msgspec.structs.replace(row, **changed)
 
 
 def _merge(stored: bytes, changes: dict[str, JSON]) -> bytes:

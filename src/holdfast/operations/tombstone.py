@@ -16,7 +16,8 @@ from holdfast.operations.append import find_head, with_preview
 from holdfast.operations.history import read_row
 from holdfast.operations.positions import read_preview
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import MessageRow, Query, SessionRow, Snapshot, Transaction
+from holdfast.storage.protocol import Query, Snapshot, Transaction
+from holdfast.storage.rows import MessageRow, SessionRow
 
 MAX_FRAGMENTS: Final = 16
 
@@ -51,7 +52,7 @@ def dependants(snapshot: Snapshot, starts: Mapping[int, int]) -> dict[str, int]:
         owner = snapshot.find_branch(n)
         if owner is not None and not owner.purged:
             found[owner.session_id] = owner.session
-        for branch in snapshot.branches_from(n):
+        for branch in snapshot.branches(parent=n):
             if branch.fork_seq >= first and branch.n not in seen:
                 seen.add(branch.n)
                 pending[branch.n] = 0

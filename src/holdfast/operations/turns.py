@@ -29,15 +29,10 @@ from holdfast.operations.append import (
 from holdfast.operations.leases import final_outcome, may_take_over
 from holdfast.operations.token_calibration import LOOKBACK_MESSAGES
 from holdfast.processes import has_given_up, is_alive
-from holdfast.storage.protocol import (
-    HeadRow,
-    Operation,
-    Prefetch,
-    Prefetched,
-    ToolRow,
-    Transaction,
-    TurnRow,
-)
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.prefetch import Prefetch, Prefetched
+from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.rows import HeadRow, ToolRow, TurnRow
 from holdfast.values import JSON, Holder, Message, Part, Raw, Recovered, Usage
 
 Ending = Literal["sealed", "cancelled", "failed", "interrupted"]
@@ -233,12 +228,18 @@ def _settle(
     name = turn_id(owner.id if owner else "?", turn.number)
     return Recovered(
         turn_id=name,
-        messages=tx.count_turn_messages(head.branch, turn) if state == "interrupted" else 0,
+        messages=_count_messages(tx, head, turn) if state == "interrupted" else 0,
         partial=partial and _as_stored(partial, head.seq, name),
         unknown_tools=tuple(row.call_id for row in closed if row.outcome == "unknown"),
         not_run_tools=tuple(row.call_id for row in closed if row.outcome == "not_run"),
         since=to_datetime(turn.started_at),
     )
+
+
+def _count_messages(tx: Transaction, head: HeadRow, turn: TurnRow) -> int:
+    """Count the messages of a turn on the branch where it was opened."""
+    since = Segment(head.branch, turn.first_seq + 1, head.seq, "")
+    return sum(row.turn == turn.number for _, rows in tx.messages([since]) for row in rows)
 
 
 def _store_partial_draft(tx: Transaction, head: HeadRow, turn: TurnRow) -> HeadRow:
@@ -292,15 +293,15 @@ def flush_draft(
         head = fenced_head(tx, session, turn)
         if tx.stored(head.branch, [opening.id]):
             return False
-        record = tx.opening(session, turn)
-        current = None if record is None else _decode_opening(record)
-        if record is not None and current != opening:
+        records = tx.draft(session, turn, limit=1)
+        current = _decode_opening(records[0]) if records else None
+        if records and current != opening:
             if current is not None and current.at > opening.at:
                 return False
             # An older reply was never closed: it becomes a partial message.
             _store_partial_draft(tx, head, _require_turn(tx, session, turn))
-            record = None
-        if record is None:
+            records = []
+        if not records:
             tx.put_draft(session, turn, 0, codec.to_json(opening))
         for number, chunk in chunks:
             tx.put_draft(session, turn, number, codec.to_json(chunk))

@@ -30,7 +30,8 @@ from holdfast.search.snippet import Snippet, snippet
 from holdfast.search.tokenize import parts, words
 from holdfast.search.visibility import Visibility
 from holdfast.storage.ancestry import Path, Segment, is_on_path
-from holdfast.storage.protocol import Backend, BranchOwner, MessageRow, SessionRow, Snapshot
+from holdfast.storage.protocol import Backend, Snapshot
+from holdfast.storage.rows import BranchOwner, MessageRow, SessionRow
 from holdfast.values import Hit, Message, Page
 
 _HOUR_US = 3_600_000_000
@@ -329,7 +330,7 @@ class _Search:
         # A cheap test excludes most titles that have a word only as part of another one.
         plain = [term for term in query.wanted if not term.prefix and not term.parts]
         whole = {word for term in plain for word in term.tokens}
-        for session in self._snapshot.title_candidates(needed):
+        for session in self._snapshot.titled(needed):
             at = session.updated_at
             too_early = bounds.since is not None and at < bounds.since
             too_late = bounds.until is not None and at >= bounds.until

@@ -31,6 +31,7 @@ from holdfast.search.protocol import (
 from holdfast.search.query import Query, Term
 from holdfast.search.tokenize import parts, words
 from holdfast.storage.ancestry import Segment
+from holdfast.storage.index_tables import IndexFileHost
 from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.storage.sqlite import location
 from holdfast.storage.sqlite.connection import MovedProbe
@@ -171,6 +172,7 @@ class IndexFile:
     @contextmanager
     def open_log(self, backend: Backend) -> Iterator[tuple[Snapshot, bool]]:
         """Open the log. Its snapshot is the later one, so it has everything that is indexed."""
+        assert isinstance(backend, IndexFileHost)  # noqa: S101 - only such a one has this index
         with backend.snapshot() as log:
             yield log, is_behind(log, self.activity)
 

@@ -19,14 +19,8 @@ from holdfast.operations.history import read_row
 from holdfast.search.document import Document, document
 from holdfast.search.protocol import Anchor, IndexedMessage, IndexStorage
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import (
-    Backend,
-    MessageRow,
-    SessionFilter,
-    SessionRow,
-    Snapshot,
-    UnreadableSession,
-)
+from holdfast.storage.protocol import Backend, Snapshot
+from holdfast.storage.rows import MessageRow, SessionFilter, SessionRow, UnreadableSession
 from holdfast.values import Message
 
 _STEP_MESSAGES = 500
@@ -158,7 +152,7 @@ def unindexed_segments(
     Each branch is indexed from its start, so the indexed part of a branch never has gaps. `last`
     returns the last indexed `seq` of a branch.
     """
-    branches = snapshot.branches(session.n)
+    branches = snapshot.branches(session=session.n)
     own = {branch.n for branch in branches}
     for branch in branches:
         if branch.parent is not None and branch.parent not in own:

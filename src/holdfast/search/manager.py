@@ -37,6 +37,7 @@ from holdfast.search.protocol import (
 )
 from holdfast.search.tsvector import IndexTableLocation
 from holdfast.storage.ancestry import Segment
+from holdfast.storage.index_tables import IndexFileHost, IndexTableHost
 from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.values import IndexStatus
 
@@ -65,11 +66,11 @@ class SearchSnapshot(NamedTuple):
 
 def index_location(backend: Backend) -> IndexLocation | None:
     """Return the file or the tables for a backend's index; None if it has neither (yet)."""
-    path = backend.index_path()
-    if path is not None:
+    if isinstance(backend, IndexFileHost) and (path := backend.index_path()) is not None:
         return IndexFileLocation(path)
-    tables = backend.index_tables()
-    return None if tables is None else IndexTableLocation(tables)
+    if isinstance(backend, IndexTableHost) and (tables := backend.index_tables()) is not None:
+        return IndexTableLocation(tables)
+    return None
 
 
 class IndexManager:
@@ -429,7 +430,7 @@ def _compare(snapshot: Snapshot, storage: IndexStorage, counts: dict[int, int]) 
     while written := snapshot.activity_after(number, 1000):
         for number, session_id, _, _ in written:
             row = snapshot.find_session(id=session_id)
-            for branch in [] if row is None else snapshot.branches(row.n):
+            for branch in [] if row is None else snapshot.branches(session=row.n):
                 seen.add(branch.n)
                 expected = branch.last_seq - branch.fork_seq
                 if number <= storage.activity and counts.get(branch.n, 0) != expected:

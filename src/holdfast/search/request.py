@@ -21,7 +21,8 @@ from holdfast.operations import resolve
 from holdfast.search.protocol import Bounds
 from holdfast.search.query import Query, parse
 from holdfast.search.time_filter import parse_time
-from holdfast.storage.protocol import BranchOwner, SessionRow, Snapshot
+from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import BranchOwner, SessionRow
 from holdfast.values import Role, SearchOptions
 
 MAX_HITS: Final = 1000

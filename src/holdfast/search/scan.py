@@ -17,13 +17,8 @@ from holdfast.search.protocol import Bounds, Candidate, IndexedMessage, id_hash
 from holdfast.search.query import Query, Term
 from holdfast.search.visibility import Visibility
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import (
-    MessageRow,
-    SessionFilter,
-    SessionRow,
-    Snapshot,
-    UnreadableSession,
-)
+from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import MessageRow, SessionFilter, SessionRow, UnreadableSession
 from holdfast.values import Damage
 
 _PAGE = 200

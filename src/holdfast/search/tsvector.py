@@ -46,7 +46,8 @@ from holdfast.search.tsquery import (
     pad_tokens,
 )
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Backend, IndexConnection, IndexTables, PendingRows, Snapshot
+from holdfast.storage.index_tables import IndexConnection, IndexTables, PendingRows
+from holdfast.storage.protocol import Backend, Snapshot
 
 SCHEMA_VERSION: Final = 1
 _REMOVE_BATCH: Final = 20_000

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from holdfast.errors import Damaged
 from holdfast.storage.ancestry import Path
-from holdfast.storage.protocol import BranchOwner, BranchRow, HeadRow, SessionRow, Snapshot
+from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import BranchOwner, BranchRow, HeadRow, SessionRow
 
 T = TypeVar("T")
 _SHARING_RELATIONS = frozenset({"fork", "continue"})
@@ -158,7 +159,9 @@ class Visibility:
             return []
         if not self._all_branches:
             return [head.branch]
-        branches: list[BranchRow] = _skip_damage(lambda: self._snapshot.branches(session.n), [])
+        branches: list[BranchRow] = _skip_damage(
+            lambda: self._snapshot.branches(session=session.n), []
+        )
         return [branch.n for branch in reversed(branches)]
 
     def _sessions_showing(self, branch: int) -> list[tuple[int | None, SessionRow]]:
@@ -182,7 +185,7 @@ class Visibility:
                 pending.append((child.n, far))
 
     def _children(self, branch: int) -> list[BranchRow]:
-        return _skip_damage(lambda: self._snapshot.branches_from(branch), [])
+        return _skip_damage(lambda: self._snapshot.branches(parent=branch), [])
 
     # --------------------------------------------------------------------------------- lineages
 
@@ -213,7 +216,7 @@ class Visibility:
         return None if start is None else self._relative(start.session_id)
 
     def _relative(self, session_id: str) -> SessionRow | None:
-        return _skip_damage(lambda: self._snapshot.session_or_stub(session_id), None)
+        return _skip_damage(lambda: self._snapshot.find_session(id=session_id, stubs=True), None)
 
 
 def _skip_damage(read: Callable[[], T], otherwise: T) -> T:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, StorageError, StoreFull
 from holdfast.storage.interrupts import defer_signals
@@ -25,7 +25,7 @@ from holdfast.storage.protocol import Operation
 from holdfast.storage.write_queue import CountingTransaction, TakeBatch, Ticket, WriteQueue
 
 T = TypeVar("T")
-_MAX_BATCH_WRITES = 1024
+_MAX_BATCH_WRITES: Final = 1024
 
 
 class CommitFailed(Exception):

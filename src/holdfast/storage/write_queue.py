@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
 from holdfast.storage.interrupts import defer_signals
@@ -21,7 +21,7 @@ from holdfast.storage.protocol import Operation, Transaction
 T = TypeVar("T")
 
 
-class CountingTransaction(Transaction, Protocol):
+class CountingTransaction(Transaction):
     """A transaction that counts its writes."""
 
     writes: int

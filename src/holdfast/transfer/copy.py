@@ -32,7 +32,7 @@ from holdfast.operations.history import DamageCallback
 from holdfast.operations.session_copy import CopyResult, CopySource, copy_sessions, refuse_diverged
 from holdfast.operations.session_import import restore_list_order
 from holdfast.storage.protocol import Backend, Query, Snapshot
-from holdfast.transfer.export import ExportPlan, Progress, all_sessions
+from holdfast.transfer.export import ExportPlan, Progress, readable_sessions
 from holdfast.transfer.import_ import ProgressMeter, run_without_deadline
 from holdfast.transfer.store_source import SessionDigest, StoreSource
 from holdfast.values import CopyReport, Damage, StoreContents
@@ -134,7 +134,7 @@ class _Copy:
 
     def _plan(self, snapshot: Snapshot) -> tuple[list[str], list[Batch]]:
         """Return all session ids in list order, and the families grouped into batches."""
-        sessions = all_sessions(snapshot, self._record_damage)
+        sessions = readable_sessions(snapshot, self._record_damage)
         names = dict(sessions)
         try:
             plan = ExportPlan(snapshot, list(names))
@@ -208,7 +208,7 @@ class _Copy:
         same: set[str] = set()
         pairs: dict[str, DigestPair] = {}
         if self._read_target(
-            lambda snapshot: any(snapshot.session_or_stub(id) for id in batch.ids)
+            lambda snapshot: any(snapshot.find_session(id=id, stubs=True) for id in batch.ids)
         ):
             pairs = self._digest_both(batch, BlobChecks({}, {}))
         for id, pair in pairs.items():
@@ -264,7 +264,7 @@ class _Copy:
         """Reorder the target's sessions as in the source, unless they are already."""
         there = {
             id: n
-            for n, id in self._read_target(lambda target: all_sessions(target, _ignore_damage))
+            for n, id in self._read_target(lambda target: readable_sessions(target, _ignore_damage))
         }
         wanted = [id for id in self._order if id in there]
         if [id for id in there if id in self._source_ids] == wanted:
@@ -282,7 +282,7 @@ class _Copy:
             self._skip_damaged_families(
                 batch, lambda some: verdict.add(self._digest_both(some, verdict.blob_checks))
             )
-        there = self._read_target(lambda snapshot: all_sessions(snapshot, _ignore_damage))
+        there = self._read_target(lambda snapshot: readable_sessions(snapshot, _ignore_damage))
         return CopyReport(
             added=self._added,
             renewed=self._renewed,

@@ -30,17 +30,15 @@ from holdfast.operations.purge_rules import BranchNode as Stretch
 from holdfast.operations.purge_rules import required_seqs
 from holdfast.operations.queue import queued_message
 from holdfast.operations.resolve import find_anywhere
+from holdfast.operations.session_fields import to_fields
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import (
-    Backend,
+from holdfast.storage.protocol import Backend, Query, Snapshot
+from holdfast.storage.rows import (
     BranchRow,
     HeadRow,
     MessageRow,
-    Query,
     QueueRow,
-    SessionFilter,
     SessionRow,
-    Snapshot,
     ToolRow,
     TurnRow,
     UnreadableSession,
@@ -67,11 +65,10 @@ from holdfast.transfer.format import (
     to_money,
 )
 from holdfast.transfer.redact.export_redactor import Redactor, select_detectors
-from holdfast.values import Damage, ExportReport, Goal, Message, Review
+from holdfast.values import Damage, ExportReport, Message, Review
 
 Progress: TypeAlias = Callable[[int, int], None]
 _PAGE_MESSAGES: Final = 200
-_PAGE_SESSIONS: Final = 500
 _STORE_FILE_SUFFIXES: Final = (
     "",
     "-wal",
@@ -145,7 +142,7 @@ def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: ExportJo
     if queries:
         numbers = _find_named(snapshot, queries)
     else:
-        numbers = [n for n, _ in all_sessions(snapshot, job.report)]
+        numbers = [n for n, _ in readable_sessions(snapshot, job.report)]
     plan = ExportPlan(snapshot, numbers)
     output = ExportWriter(job.file, plan.messages, job.progress)
     _write(snapshot, plan, output, job)
@@ -172,26 +169,17 @@ def _find_named(snapshot: Snapshot, queries: Sequence[Query[SessionRow]]) -> lis
     return sorted(active, key=lambda n: active[n])
 
 
-def all_sessions(snapshot: Snapshot, report: DamageCallback) -> list[tuple[int, str]]:
-    """Return number and id of all sessions, trashed ones too, least recently written first."""
+def readable_sessions(snapshot: Snapshot, report: DamageCallback) -> list[tuple[int, str]]:
+    """Return number and id of all sessions, least recently written first; report unreadable ones.
+
+    Those in the trash are among them.
+    """
     active: list[tuple[int, int, str]] = []
-    for trashed in (False, True):
-        before: int | None = None
-        while True:
-            found = snapshot.list_sessions(
-                SessionFilter(trashed=trashed), before=before, limit=_PAGE_SESSIONS
-            )
-            for item in found:
-                if isinstance(item, UnreadableSession):
-                    before = item.activity
-                    # An unreadable session is in both lists: report it once.
-                    if not trashed:
-                        report(Damage(what=item.why))
-                else:
-                    before = item[1].activity
-                    active.append((before, item[1].session, item[0].id))
-            if len(found) < _PAGE_SESSIONS:
-                break
+    for item in snapshot.all_sessions():
+        if isinstance(item, UnreadableSession):
+            report(Damage(what=item.why))
+        else:
+            active.append((item[1].activity, item[1].session, item[0].id))
     return [(n, id) for _, n, id in sorted(active)]
 
 
@@ -225,7 +213,7 @@ class ExportPlan:
 
     def _join(self, n: int) -> None:
         """Join a session's family with those of the sessions that its branches start in."""
-        pending = self._snapshot.branches(n)
+        pending = self._snapshot.branches(session=n)
         seen: set[int] = set()
         while pending:
             branch = pending.pop()
@@ -265,7 +253,7 @@ class ExportPlan:
 
     def branches(self, family: SessionFamily) -> dict[int, list[BranchRow]]:
         """Return the branches of each session of a family, those of stubs cut to what is shared."""
-        found = {n: self._snapshot.branches(n) for n in family.sessions}
+        found = {n: self._snapshot.branches(session=n) for n in family.sessions}
         stretches = [
             Stretch(row.n, row.session, row.parent, row.fork_seq)
             for rows in found.values()
@@ -339,7 +327,11 @@ def _write(snapshot: Snapshot, plan: ExportPlan, output: ExportWriter, job: Expo
         branches = plan.branches(family)
         for n in family.sessions:
             rank = plan.ranks.get(n)
-            row = snapshot.session(n) if rank else snapshot.session_or_stub(family.stubs[n])
+            row = (
+                snapshot.session(n)
+                if rank
+                else snapshot.find_session(id=family.stubs[n], stubs=True)
+            )
             if row is None:
                 raise Damaged(f"session number {n} is missing; run store.verify().")
             _SessionExport(snapshot, output, row, branches[n], job).write(rank)
@@ -480,7 +472,7 @@ class _SessionExport:
             if turn is not None:
                 line = _turn_line(name, turn, snapshot.tools(n, number))
                 self._output.write(self._redactor.turn(line))
-        used = self._redactor.usage([_usage_line(name, row) for row in snapshot.usage(n)])
+        used = self._redactor.usage([_usage_line(name, row) for row in snapshot.usage(session=n)])
         for usage in sorted(used, key=_usage_sort_key):
             self._output.write(usage)
         for row in snapshot.queue(n):
@@ -545,24 +537,8 @@ def _usage_line(session_id: str, row: UsageRow) -> UsageLine:
 
 
 def _session_line(row: SessionRow) -> SessionLine:
-    return SessionLine(
-        session=row.id,
-        created_at=to_datetime(row.created_at),
-        key=row.key,
-        scope=row.scope,
-        title=row.title,
-        title_by=row.title_by,
-        agent=row.agent,
-        model=row.model,
-        cwd=row.cwd,
-        pinned=row.pinned,
-        archived=row.archived,
-        trashed_at=None if row.trashed_at is None else to_datetime(row.trashed_at),
-        goal=None if row.goal is None else codec.from_json(row.goal, Goal),
-        metadata=codec.from_json(row.metadata, dict),
-        parent=row.parent,
-        relation=row.relation,
-    )
+    fields = to_fields(row)
+    return SessionLine(session=fields.pop("id"), **fields)
 
 
 def _stub_line(row: SessionRow) -> SessionLine:

@@ -13,9 +13,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from holdfast import codec, ids, validation
-from holdfast.clock import EPOCH, to_micros
+from holdfast.clock import EPOCH, to_datetime, to_micros
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Invalid, StoreUnavailable
+from holdfast.operations.session_fields import check_fields, to_row
 from holdfast.operations.session_import import (
     ImportedMessage,
     ImportedSession,
@@ -26,8 +27,7 @@ from holdfast.operations.session_import import (
     imported_message,
     placeholder_message,
 )
-from holdfast.operations.sessions import check_changes, check_optional_text, make_identity, new_row
-from holdfast.storage.protocol import QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
+from holdfast.storage.rows import QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
 from holdfast.transfer.format import (
     BadLine,
     BlobLine,
@@ -118,34 +118,19 @@ def _read_again(source: ImportFile, offset: int | None, kind: type[L]) -> L | No
 
 def _session_row(name: str, line: SessionLine | None, created_at: int) -> SessionRow:
     if line is None:
-        line = SessionLine(session=name, created_at=EPOCH)
+        line = SessionLine(session=name, created_at=to_datetime(created_at))
     elif line.session != name:
         raise BadLine("its line belongs to another session")
-    else:
-        created_at = _micros(line.created_at)
-    fields = make_identity(
-        id=name,
-        key=line.key,
-        scope=line.scope,
-        title=line.title,
-        agent=line.agent,
-        model=line.model,
-        cwd=line.cwd,
-        metadata=line.metadata,
-    )
-    check_changes({"goal": line.goal})
-    related = line.parent is not None and line.relation is not None
-    return msgspec.structs.replace(
-        new_row(fields, created_at),
-        title_by=line.title_by if fields.title is not None else None,
-        pinned=line.pinned,
-        archived=line.archived,
-        trashed_at=_optional(_micros, line.trashed_at),
-        goal=None if line.goal is None else codec.to_json(line.goal),
-        parent=line.parent if related else None,
-        relation=line.relation if related else None,
-        purged_at=_optional(_micros, line.purged_at),
-    )
+    metadata = {key: value for key, value in line.metadata.items() if value is not None}
+    fields = msgspec.structs.asdict(line) | {"id": name, "metadata": metadata}
+    check_fields(fields)
+    for time in (line.created_at, line.trashed_at, line.purged_at):
+        _optional(_micros, time)
+    if line.title is None:
+        fields["title_by"] = None
+    if line.parent is None or line.relation is None:
+        fields["parent"] = fields["relation"] = None
+    return to_row(fields)
 
 
 def _branch(session: str, line: BranchLine) -> NewBranch:
@@ -422,8 +407,9 @@ def _usage_row(line: UsageLine) -> UsageRow:
 
 
 def _new_turn(line: TurnLine) -> NewTurn:
-    check_optional_text(line.run_id, "run_id")
-    check_optional_text(line.model, "model")
+    for field, name in (("run_id", line.run_id), ("model", line.model)):
+        if name is not None:
+            validation.check_name(name, field)
     row = TurnRow(
         session=0,
         number=line.number,

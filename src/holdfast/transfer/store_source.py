@@ -35,13 +35,13 @@ from holdfast.operations.session_import import (
     imported_message,
 )
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import (
+from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import (
     BranchRow,
     HeadRow,
     MessageRow,
     QueueRow,
     SessionRow,
-    Snapshot,
     UsageRow,
 )
 from holdfast.transfer.export import ExportPlan
@@ -102,7 +102,7 @@ class StoreSource:
         for family in plan.families:
             branches = plan.branches(family)
             rows = [
-                self._snapshot.session_or_stub(family.stubs[n])
+                self._snapshot.find_session(id=family.stubs[n], stubs=True)
                 if n in family.stubs
                 else self._snapshot.session(n)
                 for n in family.sessions
@@ -139,10 +139,10 @@ class StoreSource:
 
     def find(self, id: str, reach: Mapping[int, int] | None) -> ImportedSession | None:
         """Find a session by its id; `reach` limits a stub to these branches and last seqs."""
-        row = self._snapshot.session_or_stub(id)
+        row = self._snapshot.find_session(id=id, stubs=True)
         if row is None:
             return None
-        branches = self._snapshot.branches(row.n)
+        branches = self._snapshot.branches(session=row.n)
         if reach is not None and row.purged_at is not None:
             branches = [
                 msgspec.structs.replace(branch, last_seq=min(branch.last_seq, reach[branch.number]))
@@ -214,7 +214,7 @@ class StoreSource:
 
     def usage(self, session: ImportedSession) -> list[UsageRow]:
         """Return the usage by day and model."""
-        return self._snapshot.usage(session.row.n)
+        return self._snapshot.usage(session=session.row.n)
 
     def queue(self, session: ImportedSession) -> Iterator[QueueRow]:
         """Return queued messages, with the data of all their files."""

@@ -18,9 +18,12 @@ from holdfast.formats.registry import format_of
 from holdfast.ids import split_turn_id
 from holdfast.operations.history import DamageCallback, last_covered_seq, newest_summary, read_span
 from holdfast.operations.leases import final_outcome
+from holdfast.operations.queries import measured_tokens
 from holdfast.operations.token_calibration import correction_factor
 from holdfast.operations.turns import is_abandoned
-from holdfast.storage.protocol import HeadRow, Prefetch, Prefetched, PrefetchItem, Query, Snapshot
+from holdfast.storage.prefetch import Prefetch, Prefetched, PrefetchItem
+from holdfast.storage.protocol import Query, Snapshot
+from holdfast.storage.rows import HeadRow
 from holdfast.values import (
     JSON,
     WHOLE_OUTPUT,
@@ -134,7 +137,7 @@ class _WindowBuilder:
         exactly = tokenizer_for(model)
         self._count = exactly or tokens.of_text
         self._factor = (
-            1.0 if exactly or model is None else correction_factor(snapshot.measured(model))
+            1.0 if exactly or model is None else correction_factor(measured_tokens(snapshot, model))
         )
 
     def build(self) -> Window:
@@ -282,7 +285,7 @@ class _WindowBuilder:
         owner = self._snapshot.session(self._head.session)
         if owner is not None and owner.model is not None:
             return owner.model
-        used = self._snapshot.usage(self._head.session)
+        used = self._snapshot.usage(session=self._head.session)
         return used[-1].model if used else None
 
     def _summary(self) -> Message | None:
@@ -322,7 +325,7 @@ class _WindowBuilder:
     def _ledger(self, turn: str) -> list[tuple[str, ToolOutcome]]:
         """Return the outcomes of a turn's calls; of a crashed turn, as recovery records them."""
         session_id, number = split_turn_id(turn)
-        owner = self._snapshot.session_or_stub(session_id)
+        owner = self._snapshot.find_session(id=session_id, stubs=True)
         row = None if owner is None else self._snapshot.turn(owner.n, number)
         if owner is None or row is None:
             return []

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from holdfast.aio.session import AsyncSession
 from holdfast.cli.chat.turn_view import MARK, without_error_class
 from holdfast.cli.output.humanize import ago, count, short_id, shorten
-from holdfast.cli.output.screen import Column, Screen, Span
+from holdfast.cli.output.screen import Screen, Span, TableColumn
 from holdfast.cli.output.transcript import message_preview
 from holdfast.values import Message, QueuedInput, Recovered, SessionInfo, TurnInfo
 
@@ -21,10 +21,10 @@ _MAX_ANSWER_CHARS: Final = 400  # of the last reply
 _MAX_ANSWER_LINES: Final = 4
 _GOAL_HINT: Final = "(continues with your next message; /goal cancel ends it)"
 _COLUMNS: Final = (
-    Column("ID", whole=True),
-    Column("ACTIVE", right=True, whole=True),
-    Column("TURNS", right=True, whole=True, extra=1),
-    Column("TITLE"),
+    TableColumn("ID", whole=True),
+    TableColumn("ACTIVE", right=True, whole=True),
+    TableColumn("TURNS", right=True, whole=True, extra=1),
+    TableColumn("TITLE"),
 )
 _OUTCOMES: Final = {
     "cancelled": "was stopped",

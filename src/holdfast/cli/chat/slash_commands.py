@@ -21,7 +21,7 @@ from holdfast.cli.chat import resume_banner, save_points
 from holdfast.cli.commands.window import draw as draw_window
 from holdfast.cli.output.humanize import ago, count, money, short_id, shorten, size
 from holdfast.cli.output.labels import short_name
-from holdfast.cli.output.screen import Column, Span
+from holdfast.cli.output.screen import Span, TableColumn
 from holdfast.cli.output.transcript import DisplayOptions, MessagePrinter, ledger, message_preview
 from holdfast.errors import BadQuery, NotFound
 from holdfast.values import Content, Goal, Head, Hit, Message, SessionInfo, UsageReport
@@ -36,10 +36,10 @@ _COMMAND_LINE: Final = re.compile(r"/([A-Za-z_-]*|\?)(?:\s+(.*))?", re.DOTALL)
 _DEFAULT_COUNT: Final = 10
 _MIN_SIMILARITY: Final = 0.5
 _COLUMNS: Final = (
-    Column("MODEL"),
-    Column("INPUT", right=True, whole=True),
-    Column("OUTPUT", right=True, whole=True),
-    Column("COST", right=True, whole=True),
+    TableColumn("MODEL"),
+    TableColumn("INPUT", right=True, whole=True),
+    TableColumn("OUTPUT", right=True, whole=True),
+    TableColumn("COST", right=True, whole=True),
 )
 
 

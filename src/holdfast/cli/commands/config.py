@@ -18,12 +18,12 @@ import msgspec
 from holdfast.cli import errors
 from holdfast.cli.command import command
 from holdfast.cli.output.json_output import print_document, to_ascii_json
-from holdfast.cli.output.screen import Column, Screen, Span, screen
+from holdfast.cli.output.screen import Screen, Span, TableColumn, screen
 from holdfast.config import loader, paths, schema
 from holdfast.config.file import ConfigProblem
 from holdfast.config.loader import Config, Option, ValueOrigin
 
-_COLUMNS: Final = (Column("KEY", whole=True), Column("VALUE"), Column("FROM"))
+_COLUMNS: Final = (TableColumn("KEY", whole=True), TableColumn("VALUE"), TableColumn("FROM"))
 _HINT: Final = "`holdfast config --path` prints the path of your file"
 
 

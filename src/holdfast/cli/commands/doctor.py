@@ -28,14 +28,8 @@ from holdfast.clock import to_datetime
 from holdfast.errors import Damaged, HoldfastError
 from holdfast.operations.turns import is_abandoned
 from holdfast.processes import is_alive
-from holdfast.storage.protocol import (
-    HealthCheck,
-    SessionFilter,
-    SessionRow,
-    Snapshot,
-    TurnRow,
-    UnreadableSession,
-)
+from holdfast.storage.protocol import HealthCheck, Snapshot
+from holdfast.storage.rows import SessionFilter, SessionRow, TurnRow, UnreadableSession
 from holdfast.values import Damage, Stats
 
 _PAGE_SIZE: Final = 500

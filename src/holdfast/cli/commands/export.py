@@ -20,7 +20,7 @@ from holdfast.cli.command import ANY_REF, FILE, command
 from holdfast.cli.errors import PROBLEM_FOUND, hint, print_error
 from holdfast.cli.output.humanize import count, short_id, size
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.screen import Column, PlainScreen, Screen, screen
+from holdfast.cli.output.screen import PlainScreen, Screen, TableColumn, screen
 from holdfast.cli.output.spinner import spinner
 from holdfast.cli.store_access import open_readonly
 from holdfast.errors import Invalid
@@ -30,12 +30,12 @@ from holdfast.values import Damage, ExportReport, Redaction, Review
 _MAX_LISTED: Final = 20
 _NAMES: Final = ("default", "all", *ALL_NAMES)
 _COLUMNS: Final = (
-    Column("SESSION", whole=True),
-    Column("MESSAGE", right=True),
-    Column("WHERE"),
-    Column("FOUND"),
-    Column("BEGINS", extra=2),
-    Column("DONE", extra=1),
+    TableColumn("SESSION", whole=True),
+    TableColumn("MESSAGE", right=True),
+    TableColumn("WHERE"),
+    TableColumn("FOUND"),
+    TableColumn("BEGINS", extra=2),
+    TableColumn("DONE", extra=1),
 )
 
 
@@ -228,7 +228,7 @@ def _list_detectors(*, as_json: bool) -> None:
         )
         return
     screen().table(
-        (Column("NAME", whole=True), Column("DEFAULT"), Column("FINDS")),
+        (TableColumn("NAME", whole=True), TableColumn("DEFAULT"), TableColumn("FINDS")),
         [((one.name, "cyan"), "yes" if one.default else "", one.finds) for one in CATALOGUE],
     )
 

@@ -18,7 +18,8 @@ from holdfast.cli.output.screen import Screen, screen
 from holdfast.cli.output.transcript import DisplayOptions, MessagePrinter, message_preview
 from holdfast.cli.store_access import open_readonly
 from holdfast.errors import NotFound
-from holdfast.storage.protocol import SessionFilter, Snapshot, UnreadableSession
+from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import SessionFilter, UnreadableSession
 from holdfast.values import Activity, BranchChanged, Head, Message
 
 T = TypeVar("T")

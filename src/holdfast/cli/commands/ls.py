@@ -19,7 +19,7 @@ from holdfast.cli.command import command
 from holdfast.cli.errors import print_error
 from holdfast.cli.output.humanize import ago, compact_number, count, money, short_id
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.screen import Column, Screen, Span, screen
+from holdfast.cli.output.screen import Screen, Span, TableColumn, screen
 from holdfast.cli.params import DIRECTORY
 from holdfast.cli.store_access import NoStoreYet, open_readonly
 from holdfast.clock import EPOCH
@@ -56,7 +56,7 @@ class ListFilter(NamedTuple):
 class _ListColumn(NamedTuple):
     """A column, and the function that returns its cell for a session."""
 
-    column: Column
+    column: TableColumn
     cell: Callable[[SessionInfo, Screen], Span]
     always: bool = False  # else it is omitted if all its cells are empty
 
@@ -207,48 +207,50 @@ def _title(info: SessionInfo, out: Screen) -> str:
 
 
 _COLUMNS: Final = (
-    _ListColumn(Column("ID", whole=True), lambda i, out: (_short(i.id, out), "cyan"), always=True),
-    _ListColumn(Column("KEY"), lambda i, _: i.key or "", always=True),
-    _ListColumn(Column("STATE", whole=True), lambda i, _: _state(i), always=True),
     _ListColumn(
-        Column("ACTIVE", extra=2, whole=True),
+        TableColumn("ID", whole=True), lambda i, out: (_short(i.id, out), "cyan"), always=True
+    ),
+    _ListColumn(TableColumn("KEY"), lambda i, _: i.key or "", always=True),
+    _ListColumn(TableColumn("STATE", whole=True), lambda i, _: _state(i), always=True),
+    _ListColumn(
+        TableColumn("ACTIVE", extra=2, whole=True),
         lambda i, _: _active(i),
         always=True,
     ),
     _ListColumn(
-        Column("MESSAGES", extra=3, right=True, whole=True),
+        TableColumn("MESSAGES", extra=3, right=True, whole=True),
         lambda i, _: f"{i.messages:,}",
         always=True,
     ),
     _ListColumn(
-        Column("TURNS", extra=8, right=True, whole=True),
+        TableColumn("TURNS", extra=8, right=True, whole=True),
         lambda i, _: f"{i.turns:,}" if i.turns else "",
     ),
     _ListColumn(
-        Column("TOKENS", extra=6, right=True, whole=True),
+        TableColumn("TOKENS", extra=6, right=True, whole=True),
         lambda i, _: compact_number(i.usage.total) if i.usage.total else "",
     ),
     _ListColumn(
-        Column("COST", extra=5, right=True, whole=True),
+        TableColumn("COST", extra=5, right=True, whole=True),
         lambda i, _: money(i.cost) if i.cost else "",
     ),
-    _ListColumn(Column("MODEL", extra=7, whole=True), lambda i, _: (i.model or "", "dim")),
-    _ListColumn(Column("SCOPE", extra=9, whole=True), lambda i, _: (i.scope or "", "dim")),
-    _ListColumn(Column("AGENT", extra=10, whole=True), lambda i, _: (i.agent or "", "dim")),
-    _ListColumn(Column("CWD", extra=13, whole=True), _cwd),
+    _ListColumn(TableColumn("MODEL", extra=7, whole=True), lambda i, _: (i.model or "", "dim")),
+    _ListColumn(TableColumn("SCOPE", extra=9, whole=True), lambda i, _: (i.scope or "", "dim")),
+    _ListColumn(TableColumn("AGENT", extra=10, whole=True), lambda i, _: (i.agent or "", "dim")),
+    _ListColumn(TableColumn("CWD", extra=13, whole=True), _cwd),
     _ListColumn(
-        Column("BRANCHES", extra=12, right=True, whole=True),
+        TableColumn("BRANCHES", extra=12, right=True, whole=True),
         lambda i, _: f"{i.branches:,}" if i.branches > 1 else "",
     ),
     _ListColumn(
-        Column("FORKS", extra=11, right=True, whole=True),
+        TableColumn("FORKS", extra=11, right=True, whole=True),
         lambda i, _: f"{i.forks:,}" if i.forks else "",
     ),
     _ListColumn(
-        Column("FROM", extra=4, whole=True),
+        TableColumn("FROM", extra=4, whole=True),
         lambda i, out: (f"{i.relation} {_short(i.parent, out)}" if i.parent else "", "cyan"),
     ),
-    _ListColumn(Column("TITLE"), _title, always=True),
+    _ListColumn(TableColumn("TITLE"), _title, always=True),
 )
 
 

@@ -16,7 +16,7 @@ from holdfast.cli import agent_factory
 from holdfast.cli.command import command
 from holdfast.cli.output.humanize import size
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.screen import Column, Screen, screen
+from holdfast.cli.output.screen import Screen, TableColumn, screen
 
 if TYPE_CHECKING:
     from holdfast.agent.models.model_choice import ModelChoice, ModelStatus
@@ -65,7 +65,7 @@ def _list(store: str | None, *, as_json: bool) -> None:
 
 
 def _draw(out: Screen, chosen: ModelChoice, found: list[ModelStatus]) -> None:
-    columns = Column("MODEL", whole=True), Column("STATE", whole=True), Column("")
+    columns = TableColumn("MODEL", whole=True), TableColumn("STATE", whole=True), TableColumn("")
     rows = [
         (
             (one.spec, "bold" if one.spec == chosen.spec else ""),

@@ -19,7 +19,7 @@ from holdfast.cli.erasure_report import exit_code, print_proof, require_confirma
 from holdfast.cli.errors import hint
 from holdfast.cli.output.humanize import ago, count, short_id, size
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.screen import Column, Screen, screen
+from holdfast.cli.output.screen import Screen, TableColumn, screen
 from holdfast.cli.output.spinner import spinner
 from holdfast.cli.params import UTF8_TEXT
 from holdfast.cli.store_access import open_existing, open_readonly
@@ -30,12 +30,12 @@ _SIZE: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?([kmgt]?)(i?)b?", re
 _UNIT_PREFIXES: Final = " kmgt"
 _MAX_SPARED: Final = 20
 _COLUMNS: Final = (
-    Column("ID", whole=True),
-    Column("ACTION", whole=True),
-    Column("ACTIVE", extra=1),
-    Column("SIZE", extra=2, right=True),
-    Column("WHY", whole=True),
-    Column("TITLE"),
+    TableColumn("ID", whole=True),
+    TableColumn("ACTION", whole=True),
+    TableColumn("ACTIVE", extra=1),
+    TableColumn("SIZE", extra=2, right=True),
+    TableColumn("WHY", whole=True),
+    TableColumn("TITLE"),
 )
 
 

@@ -19,8 +19,7 @@ from holdfast.cli.output.json_output import print_document, to_ascii_json
 from holdfast.cli.output.labels import full_name
 from holdfast.cli.output.screen import Screen, screen
 from holdfast.cli.store_access import open_existing
-from holdfast.operations.sessions import Changes
-from holdfast.values import SessionInfo
+from holdfast.values import SessionChanges, SessionInfo
 
 _FIELDS: Final = ("title", "model", "scope", "cwd")
 
@@ -111,7 +110,7 @@ def archive(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: boo
 
 def _changes(
     fields: dict[str, str | None], meta: tuple[str, ...], unset: tuple[str, ...]
-) -> Changes:
+) -> SessionChanges:
     metadata = params.parse_metadata(meta)
     both = metadata.keys() & {*unset}
     if both:
@@ -119,7 +118,7 @@ def _changes(
             f"--meta and --unset: {min(both)!r} is named by both; nothing was stored."
         )
     metadata.update(dict.fromkeys(unset))
-    changes: Changes = {}
+    changes: SessionChanges = {}
     for name in _FIELDS:
         value = fields[name]
         if value is not None:
@@ -129,7 +128,7 @@ def _changes(
     return changes
 
 
-def _update_one(store: str | None, ref: str, changes: Changes, *, as_json: bool) -> None:
+def _update_one(store: str | None, ref: str, changes: SessionChanges, *, as_json: bool) -> None:
     with open_existing(store) as opened:
         session = opened.get(ref)
         before = session.info()
@@ -168,7 +167,12 @@ def _differences(before: SessionInfo, after: SessionInfo) -> Iterator[tuple[str,
 
 
 def _update_many(
-    store: str | None, refs: tuple[str, ...], changes: Changes, outcome: str, *, as_json: bool
+    store: str | None,
+    refs: tuple[str, ...],
+    changes: SessionChanges,
+    outcome: str,
+    *,
+    as_json: bool,
 ) -> None:
     with open_existing(store) as opened:
         found = [session.update(**changes) for session in find_all(opened, refs)]

@@ -24,12 +24,14 @@ from holdfast.cli.store_access import open_readonly
 from holdfast.codec import encode_text
 from holdfast.errors import Damaged, MessageNotFound
 from holdfast.operations.positions import resolve_position
+from holdfast.operations.session_fields import TEXT_FIELDS
 from holdfast.session import number_of
 from holdfast.storage.protocol import Snapshot
 from holdfast.values import BranchInfo, Link, Message, SessionInfo, TurnInfo
 
 _INITIAL_REASONS: Final = frozenset({"start", "fork", "continue"})
 _EXCERPT_MESSAGES: Final = 10
+_NAMES: Final = tuple(name for name in TEXT_FIELDS if name not in {"id", "title", "parent"})
 
 
 class MessageSelection(NamedTuple):
@@ -153,7 +155,7 @@ def _find(
         if head is None:
             raise Damaged(f"session {session.id} has lost its head")
         found = resolve_position(snapshot, head, position)
-        numbers = {row.n: row.number for row in snapshot.branches(n)}
+        numbers = {row.n: row.number for row in snapshot.branches(session=n)}
         return numbers[found.branch], found.seq
 
     return opened.backend.read(run)
@@ -240,11 +242,7 @@ def _draw_header(out: Screen, info: SessionInfo, branch: BranchInfo) -> None:
     goal = None if info.goal is None else f"{info.goal.objective} ({info.goal.state})"
     facts: tuple[tuple[str, str | None], ...] = (
         ("id", info.id),
-        ("key", info.key),
-        ("scope", info.scope),
-        ("agent", info.agent),
-        ("model", info.model),
-        ("cwd", info.cwd),
+        *((name, getattr(info, name)) for name in _NAMES),
         ("goal", goal),
         ("metadata", to_ascii_json(info.metadata) if info.metadata else None),
         ("state", _state(info)),

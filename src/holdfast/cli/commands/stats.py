@@ -17,7 +17,7 @@ import msgspec
 from holdfast.cli.command import command
 from holdfast.cli.output.humanize import compact_number, count, money, size
 from holdfast.cli.output.json_output import print_document
-from holdfast.cli.output.screen import Column, Screen, Span, screen
+from holdfast.cli.output.screen import Screen, Span, TableColumn, screen
 from holdfast.cli.store_access import open_readonly
 from holdfast.values import DayUsage, ModelUsage, Stats, Usage
 
@@ -171,10 +171,10 @@ def _draw_models(out: Screen, models: Sequence[ModelUsage]) -> None:
         for one, weight in zip(models, weights, strict=True)
     ]
     columns = (
-        Column("MODEL"),
-        Column("INPUT", extra=1, right=True, whole=True),
-        Column("OUTPUT", extra=2, right=True, whole=True),
-        Column("COST", right=True, whole=True),
-        Column("", extra=3, whole=True),
+        TableColumn("MODEL"),
+        TableColumn("INPUT", extra=1, right=True, whole=True),
+        TableColumn("OUTPUT", extra=2, right=True, whole=True),
+        TableColumn("COST", right=True, whole=True),
+        TableColumn("", extra=3, whole=True),
     )
     out.table(columns, rows)

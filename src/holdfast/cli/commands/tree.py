@@ -25,7 +25,8 @@ from holdfast.cli.store_access import open_readonly
 from holdfast.clock import to_datetime
 from holdfast.errors import SessionNotFound
 from holdfast.session import number_of
-from holdfast.storage.protocol import SessionRow, Snapshot
+from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import SessionRow
 from holdfast.values import BranchInfo, LinkState, Relation
 
 
@@ -101,7 +102,7 @@ def _root(snapshot: Snapshot, session: int) -> FamilyMember:
     seen: set[str] = set()
     while row is not None and row.parent is not None and row.parent not in seen:
         seen.add(row.id)
-        above = snapshot.session_or_stub(row.parent)
+        above = snapshot.find_session(id=row.parent, stubs=True)
         if above is None:
             return FamilyMember(id=row.parent)
         row = above

@@ -31,7 +31,7 @@ _MAX_MARKDOWN_CHARS: Final = (
 )
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table: `extra` ones may be omitted, `whole` ones are never truncated.
 
     If the terminal is too narrow, the column with the highest `extra` is omitted first.
@@ -70,7 +70,7 @@ class Screen(ABC):
         """Print a Markdown text, indented."""
 
     @abstractmethod
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
+    def table(self, columns: Sequence[TableColumn], rows: Iterable[Sequence[Span]]) -> None:
         """Print a table."""
 
     def flush(self) -> None:
@@ -121,7 +121,7 @@ class PlainScreen(Screen):
         """Print the Markdown source."""
         self.body(text, indent=indent, style=style)
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
+    def table(self, columns: Sequence[TableColumn], rows: Iterable[Sequence[Span]]) -> None:
         """Print a table with every column at its natural width."""
         texts = [
             [column.title for column in columns],
@@ -186,7 +186,7 @@ class TerminalScreen(Screen):
         marks = self._console.color_system is None
         draw_blocks(self._console, blocks(sanitize(text, body=True), marks=marks), indent, style)
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
+    def table(self, columns: Sequence[TableColumn], rows: Iterable[Sequence[Span]]) -> None:
         """Print a table that fits, omitting columns and truncating texts if necessary."""
         from rich.table import Table
 
@@ -213,7 +213,9 @@ class TerminalScreen(Screen):
         self._console.print(table)
 
 
-def fit_columns(columns: Sequence[Column], natural: Sequence[int], space: int) -> dict[int, int]:
+def fit_columns(
+    columns: Sequence[TableColumn], natural: Sequence[int], space: int
+) -> dict[int, int]:
     """Return the columns that fit, with their widths: {column: width}.
 
     `whole` columns get their natural width; the others share the remaining space, none wider than

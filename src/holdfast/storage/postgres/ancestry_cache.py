@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.storage.ancestry import Path
-from holdfast.storage.postgres.rows import split_branch
+from holdfast.storage.postgres.conversion import split_branch
 
 _MAX_SEGMENTS: Final = 64
 _MAX_PATHS: Final = 100_000

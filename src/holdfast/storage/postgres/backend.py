@@ -18,32 +18,27 @@ import psycopg
 from holdfast.clock import Clock, SystemClock, to_day
 from holdfast.cost import sum_by_day
 from holdfast.errors import Invalid, ReadOnly, StoreUnavailable
+from holdfast.storage.audit import find_damage
+from holdfast.storage.index_tables import IndexTableHost
 from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.postgres import migrations, search_tables, server_checks
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.connection import Connection, TimeoutConnection
 from holdfast.storage.postgres.conninfo import parse_conninfo
+from holdfast.storage.postgres.conversion import text_of
 from holdfast.storage.postgres.errors import is_connection_lost, translate
 from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.retry import TransactionRunner
-from holdfast.storage.postgres.rows import unbind
 from holdfast.storage.postgres.search_tables import PostgresIndexTables
 from holdfast.storage.postgres.snapshot import HorizonRequired, PostgresSnapshot, Tenant
 from holdfast.storage.postgres.statements import SQL
-from holdfast.storage.postgres.verify import find_damage
+from holdfast.storage.postgres.tables import USAGE
 from holdfast.storage.postgres.watcher import NotificationWatcher
-from holdfast.storage.protocol import (
-    Backend,
-    HealthCheck,
-    Operation,
-    PendingWrite,
-    Prefetched,
-    Query,
-    prefetch_of,
-)
+from holdfast.storage.prefetch import Prefetched, prefetch_of
+from holdfast.storage.protocol import Backend, HealthCheck, Operation, PendingWrite, Query
 from holdfast.storage.write_queue import WriteQueue
 from holdfast.url import Durability, Location
-from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
+from holdfast.values import Damage, Growth, Scan, Stats
 
 T = TypeVar("T")
 _MAX_BATCH_WRITES: Final = 64
@@ -52,7 +47,7 @@ _UNCHANGED: Final = "nothing was changed."
 _live: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
 
 
-class PostgresBackend(Backend):
+class PostgresBackend(Backend, IndexTableHost):
     """All sessions of one tenant in one PostgreSQL database."""
 
     def __init__(
@@ -66,18 +61,17 @@ class PostgresBackend(Backend):
         steps: migrations.Steps | None = None,
     ) -> None:
         """Open the database; create the tables if there are none. `steps` is for tests."""
+        clock = clock or SystemClock()
+        super().__init__(
+            location, tenant=tenant, durability=durability, readonly=readonly, clock=clock
+        )
         self._conninfo = parse_conninfo(location, durability)
         self.url = self._conninfo.redacted_url
-        self.tenant = tenant
-        self.readonly = readonly
-        self.lease = location.lease
-        self.deadline = location.deadline
         # Leases are compared across hosts, so the time is the server's, unless a test sets it.
         self._clock = None if isinstance(clock, SystemClock) else clock
         self._steps = migrations.load() if steps is None else steps
         self._tenant_info = Tenant(tenant, self._conninfo.schema, max(self._steps))
         self._paths = AncestryCache()
-        self._closed = False
         self._pool = Pool(partial(Connection, self._conninfo), self._conninfo.pool)
         self._watcher = NotificationWatcher(
             self._pool,
@@ -91,6 +85,23 @@ class PostgresBackend(Backend):
         _live.add(self)
 
     # ------------------------------------------------------------------------------- opening
+
+    @classmethod
+    def exists(cls, location: Location) -> bool:
+        """Return whether the database has the tables of a store."""
+        conninfo = parse_conninfo(location, "process")
+        try:
+            with closing(TimeoutConnection.open(conninfo)) as connection:
+                row = connection.execute(SQL["store_exists"], (conninfo.schema,)).fetchone()
+        except psycopg.Error as error:
+            raise translate(error, _UNCHANGED) from error
+        return row is not None and bool(row[0])
+
+    @classmethod
+    def shown(cls, location: Location) -> str:
+        """Return the URL without its password, and the schema."""
+        conninfo = parse_conninfo(location, "process")
+        return f"{conninfo.redacted_url} (schema {conninfo.schema})"
 
     def _make_writer(self) -> None:
         self._runner = TransactionRunner(
@@ -191,7 +202,7 @@ class PostgresBackend(Backend):
                 continue
             except StoreUnavailable as error:
                 lost = error.__cause__ is not None and is_connection_lost(error.__cause__)
-                over = self._closed or time.monotonic() + _RETRY_PAUSE_S > until
+                over = self.closed or time.monotonic() + _RETRY_PAUSE_S > until
                 if not lost or over or (received and not restartable):
                     raise
             self._pool.clear()
@@ -226,12 +237,12 @@ class PostgresBackend(Backend):
         )
         return PostgresIndexTables(self._conninfo, self._tenant_info) if usable else None
 
-    def write(self, operation: Operation[T], *, alone: bool = False) -> T:
+    def write(self, operation: Operation[T], *, exclusive: bool = False) -> T:
         """Run an operation; it is durable when this returns."""
         self._refuse_write()
-        if self._write_queue.active and not alone:
+        if self._write_queue.active and not exclusive:
             return self._write_queue.submit(operation).result()
-        return defer_signals(partial(self._runner.run, operation, alone=alone))
+        return defer_signals(partial(self._runner.run, operation, exclusive=exclusive))
 
     def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Queue an operation for the writer thread."""
@@ -247,7 +258,7 @@ class PostgresBackend(Backend):
         self._write_queue.flush()
 
     def _refuse_closed(self) -> None:
-        if self._closed:
+        if self.closed:
             raise StoreUnavailable("the store is closed; open it again.")
 
     def _refuse_write(self) -> None:
@@ -274,17 +285,24 @@ class PostgresBackend(Backend):
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged, other tenants' sessions aside."""
         return self._read(
-            lambda connection, snapshot: list(find_damage(connection, self._tenant_info, snapshot)),
+            lambda connection, snapshot: list(
+                dict.fromkeys((*find_damage(snapshot), *self._missing_blobs(connection)))
+            ),
             self._conninfo.statement,
         )
 
-    def salvage(self, to: str) -> SalvageReport:
-        """Refuse: a damaged server is restored from its own backups."""
-        raise _no_file("salvage", to)
+    def _missing_blobs(self, connection: Connection) -> Iterator[Damage]:
+        """Return the references of messages to blobs that are missing."""
+        found = connection.execute("missing_blobs", (self._tenant_info.mark,)).fetchall()
+        for sha256, owner, seq in found:
+            yield Damage(what=f"blob {sha256} is missing", session_id=text_of(owner), seq=seq)
 
-    def backup(self, to: str) -> BackupReport:
-        """Refuse: a server has its own backup tools."""
-        raise _no_file("back up", to)
+    def _unsupported(self, action: str, to: str) -> Invalid:
+        """Return a refusal: a server has its own backups, from which it is restored if damaged."""
+        return Invalid(
+            f"cannot {action} a store on a PostgreSQL server to {to!r}; nothing was written. Use "
+            "pg_dump or the server's own backups (docs/postgresql.md)."
+        )
 
     def stats(self) -> Stats:
         """Count what is there."""
@@ -314,8 +332,8 @@ class PostgresBackend(Backend):
             blob_bytes=blob_bytes,
             growth=tuple(Growth(to_day(day), *counts) for day, *counts in growth.fetchall()),
             days=sum_by_day(
-                (day, unbind(model), Usage(*counts), cost)
-                for day, model, *counts, cost in spent.fetchall()
+                (row.day, row.model, row.usage, row.cost)
+                for row in map(USAGE.row, spent.fetchall())
             ),
             file_bytes=size.fetchall()[0][0],
         )
@@ -333,16 +351,11 @@ class PostgresBackend(Backend):
 
         return self._read(read_checks, self._conninfo.answer)
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
     def close(self) -> None:
         """Finish submitted writes and close all connections."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._write_queue.close()
         self._watcher.close()
         self._pool.close()
@@ -353,26 +366,8 @@ class PostgresBackend(Backend):
         """Reset in a forked child: it has no threads, and the connections belong to the parent."""
         self._pool.reset_after_fork()
         self._watcher.reset_after_fork()
-        if not self._closed:
+        if not self.closed:
             self._make_writer()
-
-
-def missing_store(location: Location) -> str | None:
-    """Return the address, without its password, if there is no store; `None` if there is one."""
-    conninfo = parse_conninfo(location, "process")
-    try:
-        with closing(TimeoutConnection.open(conninfo)) as connection:
-            row = connection.execute(SQL["store_exists"], (conninfo.schema,)).fetchone()
-    except psycopg.Error as error:
-        raise translate(error, _UNCHANGED) from error
-    return None if row and row[0] else f"{conninfo.redacted_url} (schema {conninfo.schema})"
-
-
-def _no_file(action: str, to: str) -> Invalid:
-    return Invalid(
-        f"cannot {action} a store on a PostgreSQL server to {to!r}; nothing was written. Use "
-        "pg_dump or the server's own backups (docs/postgresql.md)."
-    )
 
 
 def _after_fork_in_child() -> None:

@@ -17,8 +17,8 @@ import psycopg
 
 from holdfast.errors import HoldfastError
 from holdfast.storage.postgres.connection import BackendId, Connection
+from holdfast.storage.postgres.conversion import bind, int8_array, split_branch
 from holdfast.storage.postgres.errors import is_connection_lost
-from holdfast.storage.postgres.rows import bind, int8_array, split_branch
 from holdfast.storage.postgres.snapshot import Tenant
 from holdfast.storage.postgres.transaction import InsertedMessages
 

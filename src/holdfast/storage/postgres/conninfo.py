@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo
 
 from holdfast.errors import UnknownBackend
-from holdfast.url import Durability, Location, split_options
+from holdfast.url import Durability, Location, split_options, without_password
 
 _SCHEMA: Final = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,62}")
 _PUBLIC_OPTIONS: Final = frozenset(
@@ -183,9 +183,7 @@ def _pool_size(value: str, shown: str) -> int:
 
 def _redact(url: str) -> str:
     base, _, query = url.partition("?")
-    scheme, slashes, rest = base.partition("//")
-    authority, slash, database = rest.partition("/")
-    user, at, hosts = authority.rpartition("@")
+    scheme, colon, address = base.partition(":")
     kept = [written for name, _, written in split_options(query) if name in _PUBLIC_OPTIONS]
-    shown = f"{scheme}{slashes}{user.partition(':')[0]}{at}{hosts}{slash}{database}"
+    shown = f"{scheme}{colon}{without_password(address)}"
     return f"{shown}?{'&'.join(kept)}" if kept else shown

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from holdfast.storage.protocol import HeadRow, MessageRow
+from holdfast.storage.rows import HeadRow, MessageRow
 
 _MAX_SESSIONS: Final = 1_000
 MAX_TAIL_MESSAGES: Final = 8  # messages

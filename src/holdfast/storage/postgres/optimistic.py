@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.postgres import rows
+from holdfast.storage.postgres import conversion
 from holdfast.storage.postgres.connection import ReadNotAllowed
+from holdfast.storage.postgres.conversion import split_branch
 from holdfast.storage.postgres.head_cache import CachedHead
-from holdfast.storage.postgres.rows import split_branch
+from holdfast.storage.postgres.tables import HEADS
 from holdfast.storage.postgres.transaction import PostgresTransaction
-from holdfast.storage.protocol import BlobUse, HeadRow, MessageRow
+from holdfast.storage.rows import BlobUse, HeadRow, MessageRow
 
 _MAX_MARKS: Final = 5_000
 
@@ -42,7 +43,7 @@ class OptimisticTransaction(PostgresTransaction):
         absent = [(session, id) for session in sessions for id in ids]
         if len(absent) > _MAX_MARKS:
             raise ReadNotAllowed
-        marks = [rows.message_mark(*message) for message in absent]
+        marks = [conversion.message_mark(*message) for message in absent]
         expected = (head.branch_no, head.seq, head.updated_at, head.activity)
         self._expected_values = (*expected, marks, self._tenant_info.known_format, time)
         self._deferred: list[tuple[str, tuple[object, ...]]] | None = []
@@ -64,8 +65,8 @@ class OptimisticTransaction(PostgresTransaction):
         deferred, self._deferred = self._deferred, None
         self._head_writes += 1
         self.writes += 1
-        values = (*rows.head_values(row), self._tenant_info.activity_lock, *self._expected_values)
-        self._note_head_after(row, self._execute("cas_head", row.session, *values))
+        values = (*HEADS.values(row), self._tenant_info.activity_lock, *self._expected_values)
+        self._note_head_after(row, self._execute("cas_head", *values))
         for statement, given in deferred:
             self._write(statement, *given)
 
@@ -82,9 +83,9 @@ class OptimisticTransaction(PostgresTransaction):
         return []
 
     def add_messages(
-        self, branch: int, rows_: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
+        self, branch: int, rows: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
     ) -> None:
-        """Insert messages with their blobs, and note them to resolve a lost commit by."""
-        super().add_messages(branch, rows_, blobs)
+        """Insert messages and blobs, and note the messages to resolve a lost commit by."""
+        super().add_messages(branch, rows, blobs)
         self._cached_tail = (0, ())
-        self.inserted = branch, rows_
+        self.inserted = branch, rows

@@ -48,7 +48,8 @@ from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.snapshot import Tenant
 from holdfast.storage.postgres.transaction import PostgresTransaction, SessionLocked
 from holdfast.storage.postgres.watcher import NotificationWatcher
-from holdfast.storage.protocol import Operation, prefetch_of
+from holdfast.storage.prefetch import prefetch_of
+from holdfast.storage.protocol import Operation
 from holdfast.storage.write_queue import TakeBatch, Ticket
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class TransactionRunner:
         self,
         operation: Operation[T],
         *,
-        alone: bool = False,
+        exclusive: bool = False,
         orphaned_backend: BackendId | None = None,
         in_doubt: HoldfastError | None = None,
     ) -> T:
@@ -109,7 +110,7 @@ class TransactionRunner:
         pause, conflicts = _MIN_BACKOFF_S, 0
         while True:
             try:
-                return self._attempt(operation, orphaned_backend, alone=alone)
+                return self._attempt(operation, orphaned_backend, exclusive=exclusive)
             except ConnectionLost as lost:
                 error, orphaned_backend = lost.error, lost.backend_id or orphaned_backend
                 self._drop_server_state()
@@ -139,17 +140,23 @@ class TransactionRunner:
         self._head_cache.clear()
 
     def _attempt(
-        self, operation: Operation[T], orphaned_backend: BackendId | None, *, alone: bool = False
+        self,
+        operation: Operation[T],
+        orphaned_backend: BackendId | None,
+        *,
+        exclusive: bool = False,
     ) -> T:
         """Run an operation in a transaction of its own, after terminating an orphaned backend."""
         with self._connection(
-            self._exclusive_timeout_s if alone else self._response_timeout_s
+            self._exclusive_timeout_s if exclusive else self._response_timeout_s
         ) as connection:
             if orphaned_backend is not None:
                 self._terminate_orphan(connection, orphaned_backend)
-            elif not alone and (done := self._run_optimistic(connection, operation)) is not None:
+            elif (
+                not exclusive and (done := self._run_optimistic(connection, operation)) is not None
+            ):
                 return done[0]
-            tx = self._begin(connection, [operation], alone=alone)
+            tx = self._begin(connection, [operation], exclusive=exclusive)
             try:
                 value = operation(tx)
             except BaseException as error:
@@ -242,16 +249,21 @@ class TransactionRunner:
         connection: Connection,
         operations: Sequence[Operation[Any]],
         *,
-        alone: bool = False,
+        exclusive: bool = False,
         may_block: bool = True,
     ) -> PostgresTransaction:
         """Begin a transaction for these operations, and prefetch what they are known to read."""
         hints = [hint for hint in map(prefetch_of, operations) if hint is not None]
         tx = PostgresTransaction(
-            connection, self._tenant, self._clock, self._paths, alone=alone, may_block=may_block
+            connection,
+            self._tenant,
+            self._clock,
+            self._paths,
+            exclusive=exclusive,
+            may_block=may_block,
         )
         try:
-            self._enter(connection, tx, "enter_exclusive" if alone else "enter_writing")
+            self._enter(connection, tx, "enter_exclusive" if exclusive else "enter_writing")
             if hints:
                 tx.prefetch(*hints)
         except psycopg.Error as error:
@@ -330,7 +342,7 @@ class TransactionRunner:
                 tx = self._begin(connection, operations, may_block=False)
                 try:
                     self._run_each(tx, batch, together)
-                except Exception as error:  # noqa: BLE001 - raised again when run alone
+                except BaseException as error:  # noqa: BLE001 - raised again when run alone
                     self._abort(connection, error)
                     return 0, None
                 self._commit(connection, tx, None)

@@ -1,6 +1,5 @@
--- The statements of a search and of connections to its index, by name. {session} and the like stand
--- for the column lists in statements.sql, {down} for the statement of that name here. In statements
--- that read the log, $1 is the tenant.
+-- The statements of a search and of connections to its index, by name; columns and parts of
+-- statements are named as in statements.sql. In statements that read the log, $1 is the tenant.
 
 -- ------------------------------------------------------------------------------- connections
 
@@ -55,7 +54,7 @@ WITH RECURSIVE up AS (
     CROSS JOIN LATERAL (SELECT * FROM sessions WHERE tenant = $1 AND id = up.parent OFFSET 0) AS s
   WHERE up.relation IN ('fork', 'continue')
 )
-SELECT {session} FROM up
+SELECT {s.*} FROM up
   CROSS JOIN LATERAL (SELECT * FROM sessions WHERE tenant = $1 AND id = up.id OFFSET 0) AS s
 
 -- --------------------------------------------------------------------------------- branches
@@ -75,7 +74,7 @@ WITH RECURSIVE down AS (
 -- The rows of these branches.
 -- name: branches_below
 {down}
-SELECT {branch} FROM down
+SELECT {b.*}, s.id, s.purged_at IS NOT NULL FROM down
   CROSS JOIN LATERAL (SELECT * FROM branches
     WHERE tenant = $1 AND session = down.session AND number = down.number OFFSET 0) AS b
   CROSS JOIN LATERAL (SELECT * FROM sessions
@@ -87,7 +86,7 @@ ORDER BY b.created_at, b.session, b.number
 -- The sessions of these branches.
 -- name: sessions_below
 {down}
-SELECT {session}, {head} FROM (SELECT DISTINCT session FROM down) AS wanted
+SELECT {s.*}, {h.*} FROM (SELECT DISTINCT session FROM down) AS wanted
   CROSS JOIN LATERAL (SELECT * FROM sessions
     WHERE tenant = $1 AND n = wanted.session AND purged_at IS NULL OFFSET 0) AS s
   CROSS JOIN LATERAL (SELECT * FROM heads

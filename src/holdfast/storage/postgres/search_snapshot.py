@@ -12,32 +12,24 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.postgres import rows
+from holdfast.storage.postgres import conversion, statements
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
-from holdfast.storage.postgres.rows import bind, branch_number, mark, split_branch
+from holdfast.storage.postgres.conversion import bind, branch_number, mark, split_branch
 from holdfast.storage.postgres.snapshot import (
     PostgresSnapshot,
     StatementExecutor,
     StatementResult,
     Tenant,
 )
-from holdfast.storage.protocol import BranchOwner, BranchRow, HeadRow, MessageRow, SessionRow
-from holdfast.storage.sql_files import load_statements
+from holdfast.storage.postgres.tables import SESSIONS, branch_row, session_and_head
+from holdfast.storage.rows import BranchOwner, BranchRow, HeadRow, MessageRow, SessionRow
 
 S = TypeVar("S", SessionRow, BranchOwner)
 _MAX_BIGINT: Final = (1 << 63) - 1
 _MAX_TITLE_WORDS: Final = 4  # that the server compares; the caller compares the others
 
 
-def _load_statements() -> dict[str, str]:
-    columns, found = load_statements(__package__), load_statements(__package__, "search.sql")
-    pieces = {name: columns[f"{name}_columns"] for name in ("session", "head", "branch", "owner")}
-    for name, piece in {**pieces, "down": found["down"]}.items():
-        found = {other: text.replace("{" + name + "}", piece) for other, text in found.items()}
-    return found
-
-
-SQL: Final = _load_statements()
+SQL: Final = statements.load("search.sql")
 
 
 class PostgresSearchSnapshot(PostgresSnapshot):
@@ -101,30 +93,34 @@ class PostgresSearchSnapshot(PostgresSnapshot):
         row = (self._erasures_result or self._execute("erasures")).fetchone()
         return row[0] if row else 0
 
-    def title_candidates(self, words: Sequence[str]) -> list[BranchOwner]:
-        """Find sessions whose title may hold all these words."""
+    def titled(self, words: Sequence[str]) -> list[BranchOwner]:
+        """Find sessions whose title may contain all these words."""
         known = self._titles_result
         answer = known[1] if known and known[0] == tuple(words) else self._query_titles(words)
-        return [self._note_parent(rows.owner(row)) for row in answer.fetchall()]
+        return [self._note_parent(conversion.owner(row)) for row in answer.fetchall()]
 
     def _note_parent(self, session: S) -> S:
         if session.parent is not None:
             self._parents.add(session.parent)
         return session
 
-    def session_or_stub(self, id: str) -> SessionRow | None:
-        """Read a session's identity by its id; parents of sessions read so far come along."""
+    def find_session(
+        self, *, id: str | None = None, key: str | None = None, stubs: bool = False
+    ) -> SessionRow | None:
+        """Find a session; by its id, the parents of sessions read so far come along."""
+        if id is None or not stubs:
+            return super().find_session(id=id, key=key, stubs=stubs)
         if id not in self._known_relatives:
             wanted = (self._parents | {id}) - self._known_relatives.keys()
             self._known_relatives.update(dict.fromkeys(wanted))
             values = (self._tenant, [bind(name) for name in wanted])
             for row in self._statements.execute_sql(SQL["relatives"], values).fetchall():
-                found = rows.session_row(row)
+                found = SESSIONS.row(row)
                 self._known_relatives[found.id] = found
         return self._known_relatives[id]
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
-        """Read ranges, in order."""
+        """Return the messages of each range, in order."""
         wanted = list(ranges)
         unknown = [span for span in wanted if not self._is_prefetched(span)]
         read = iter(super().messages(unknown) if unknown else ())
@@ -140,7 +136,7 @@ class PostgresSearchSnapshot(PostgresSnapshot):
 
     def _prefetched_at(self, span: Segment) -> list[MessageRow]:
         answer, ordinal = self._prefetched_messages[span.branch, span.first]
-        return [rows.message_row(row[1:]) for row in answer.fetchall() if row[0] == ordinal]
+        return [conversion.message_row(row[1:]) for row in answer.fetchall() if row[0] == ordinal]
 
     def owners(self, branches: Collection[int]) -> dict[int, BranchOwner]:
         """Return the sessions that own these branches; load those branches that are not active."""
@@ -148,7 +144,7 @@ class PostgresSearchSnapshot(PostgresSnapshot):
             return {}
         answer = self._execute("owners", *_branch_arrays(branches))
         found = {
-            branch_number(row[0], number): self._note_parent(rows.owner(row))
+            branch_number(row[0], number): self._note_parent(conversion.owner(row))
             for number, *row in answer.fetchall()
         }
         self._load_branches([n for n in branches if n not in found or found[n].branch != n])
@@ -162,13 +158,13 @@ class PostgresSearchSnapshot(PostgresSnapshot):
         values = (self._tenant, *_branch_arrays(new))
         found = self._statements.execute_sql(SQL["branches_below"], values)
         sessions = self._statements.execute_sql(SQL["sessions_below"], values)
-        self._note_branches(new, [rows.branch_row(row) for row in found.fetchall()])
+        self._note_branches(new, [branch_row(row) for row in found.fetchall()])
         for n in self._known_branches:
             self._known_sessions.setdefault(split_branch(n)[0], None)
         for row in sessions.fetchall():
-            identity = self._note_parent(rows.session_row(row[: rows.SESSION_COLUMNS]))
-            head = rows.head_row(row[rows.SESSION_COLUMNS :])
-            self._known_sessions[identity.n] = identity, head
+            session, head = session_and_head(row)
+            assert head is not None  # noqa: S101 - the statement joins them
+            self._known_sessions[session.n] = self._note_parent(session), head
 
     def _note_branches(self, requested: Iterable[int], found: Sequence[BranchRow]) -> None:
         """Cache the requested branches and their descendants, each with its children."""
@@ -181,23 +177,32 @@ class PostgresSearchSnapshot(PostgresSnapshot):
                 children[branch.parent].append(branch)
         self._known_children.update(children)
 
-    def find_branch(self, n: int) -> BranchRow | None:
-        """Read a branch."""
-        return self._known_branches[n] if n in self._known_branches else super().find_branch(n)
-
-    def branches_from(self, n: int) -> list[BranchRow]:
-        """Read the branches that start on this one, oldest first."""
-        return self._known_children[n] if n in self._known_children else super().branches_from(n)
+    def branches(
+        self,
+        *,
+        n: int | None = None,
+        session: int | None = None,
+        number: int | None = None,
+        token: str | None = None,
+        parent: int | None = None,
+    ) -> list[BranchRow]:
+        """Find branches; those that were loaded by number or by parent are known."""
+        if parent in self._known_children:
+            return self._known_children[parent]
+        if n in self._known_branches:
+            known = self._known_branches[n]
+            return [] if known is None else [known]
+        return super().branches(n=n, session=session, number=number, token=token, parent=parent)
 
     def session(self, n: int) -> SessionRow | None:
-        """Read a session's identity."""
+        """Return a session's identity."""
         if n not in self._known_sessions:
             return super().session(n)
         known = self._known_sessions[n]
         return None if known is None else known[0]
 
     def head(self, n: int) -> HeadRow | None:
-        """Read a session's head."""
+        """Return a session's head."""
         known = self._known_sessions.get(n)
         return super().head(n) if known is None else known[1]
 

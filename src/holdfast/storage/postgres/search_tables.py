@@ -20,8 +20,8 @@ from holdfast.storage.postgres import search_snapshot
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.connection import Connection, PendingResult
 from holdfast.storage.postgres.conninfo import ConnInfo
+from holdfast.storage.postgres.conversion import mark
 from holdfast.storage.postgres.errors import is_connection_lost, translate
-from holdfast.storage.postgres.rows import mark
 from holdfast.storage.postgres.search_snapshot import PostgresSearchSnapshot
 from holdfast.storage.postgres.snapshot import Tenant
 from holdfast.storage.postgres.statements import SQL

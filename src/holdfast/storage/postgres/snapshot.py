@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 from uuid import UUID
@@ -15,19 +16,28 @@ from uuid import UUID
 from holdfast.clock import Clock
 from holdfast.errors import Damaged, SchemaTooNew
 from holdfast.storage.ancestry import Path, PathBranch, Segment, is_on_path, join_path, ranges
-from holdfast.storage.postgres import rows
+from holdfast.storage.postgres import conversion
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
-from holdfast.storage.postgres.rows import bind, branch_number, mark, split_branch, text_of, unbind
+from holdfast.storage.postgres.conversion import bind, branch_number, mark, split_branch, text_of
 from holdfast.storage.postgres.statements import SQL
-from holdfast.storage.protocol import (
-    MAX_MEASURED_ROWS,
+from holdfast.storage.postgres.tables import (
+    HEADS,
+    QUEUE,
+    SESSIONS,
+    TOOLS,
+    TURNS,
+    USAGE,
+    branch_row,
+    session_and_head,
+)
+from holdfast.storage.prefetch import Prefetch, PrefetchItem
+from holdfast.storage.protocol import SessionField, Snapshot
+from holdfast.storage.rows import (
     BranchOwner,
     BranchRow,
     HeadRow,
     ListedSession,
     MessageRow,
-    Prefetch,
-    PrefetchItem,
     QueueRow,
     SessionFilter,
     SessionRow,
@@ -38,7 +48,6 @@ from holdfast.storage.protocol import (
     sort_usage,
 )
 from holdfast.titles import normalize_title
-from holdfast.values import MeasuredTokens, Usage
 
 T = TypeVar("T")
 
@@ -104,7 +113,7 @@ def schema_lock(schema: str) -> int:
     return int.from_bytes(mark(f"migrations of {schema}").bytes[:8], "big", signed=True)
 
 
-class PostgresSnapshot:
+class PostgresSnapshot(Snapshot):
     """Reads on one connection, within one transaction of the server."""
 
     def __init__(
@@ -173,7 +182,7 @@ class PostgresSnapshot:
     def _prefetch_root_branches(self, sessions: Sequence[int]) -> None:
         unknown = [n for n in sessions if not self._paths.has_session(n)]
         if unknown:
-            self._root_branches = self._execute("root_branches", rows.int8_array(unknown))
+            self._root_branches = self._execute("root_branches", conversion.int8_array(unknown))
 
     def _result(self, name: PrefetchItem | Literal["head"], *values: int) -> StatementResult:
         """Return the result of a statement that may have been prefetched."""
@@ -206,20 +215,32 @@ class PostgresSnapshot:
 
     # ---------------------------------------------------------------------------- sessions
 
-    def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
-        """Find a session by its key or id."""
-        if key is not None:
-            row = self._fetch_one("session_by_key", mark(key), bind(key))
-        else:
-            row = self._fetch_one("session_by_id", bind(id))
-        found = None if row is None else self._session_with_head(row)
-        return None if found is None or found.purged_at is not None else found
+    def sessions(
+        self,
+        by: SessionField,
+        value: str | int,
+        *,
+        trashed: bool | None = None,
+        stubs: bool = False,
+        limit: int | None = None,
+    ) -> list[SessionRow]:
+        """Find sessions by one field; if it is the id or the key, their heads are cached."""
+        if by == "n":
+            read = map(SESSIONS.row, self._session_result(int(value)).fetchall())
+            return [row for row in read if _is_found(row, trashed=trashed, stubs=stubs)]
+        text = _sessions_by(by, trashed=trashed, stubs=stubs)
+        values = (self._tenant, limit, *_sought(by, str(value)))
+        found = self._statements.execute_sql(text, values).fetchall()
+        convert = self._session_with_head if by in {"id", "key"} else SESSIONS.row
+        return [convert(row) for row in found]
+
+    def _session_result(self, n: int) -> StatementResult:
+        return self._result("session", n)
 
     def _session_with_head(self, row: Sequence[Any]) -> SessionRow:
-        """Read a session's identity; its head comes along and is cached."""
-        identity, head = row[: rows.SESSION_COLUMNS], row[rows.SESSION_COLUMNS :]
-        found = rows.session_row(identity)
-        self._cache_head(found.n, None if head[0] is None else rows.head_row(head))
+        """Return a session's identity; its head comes along and is cached."""
+        found, head = session_and_head(row)
+        self._cache_head(found.n, head)
         return found
 
     def _cache_head(self, n: int, head: HeadRow | None) -> None:
@@ -230,66 +251,28 @@ class PostgresSnapshot:
         wanted = [split_branch(n) for n in branches]
         if not wanted:
             return {}
-        columns = map(rows.int8_array, zip(*wanted, strict=True))
+        columns = map(conversion.int8_array, zip(*wanted, strict=True))
         found = self._fetch_all("owners", *columns)
-        return {branch_number(row[0], number): rows.owner(row) for number, *row in found}
+        return {branch_number(row[0], number): conversion.owner(row) for number, *row in found}
 
-    def title_candidates(self, words: Sequence[str]) -> list[BranchOwner]:
-        """Find sessions whose title may hold all these words."""
+    def titled(self, words: Sequence[str]) -> list[BranchOwner]:
+        """Find sessions whose title may contain all these words."""
         plain = [word.encode() for word in words if word.isascii()]
-        return [rows.owner(row) for row in self._fetch_all("titles", plain)]
+        return [conversion.owner(row) for row in self._fetch_all("titled", plain)]
 
-    def session_or_stub(self, id: str) -> SessionRow | None:
-        """Read a session's identity by its id, including the stub of a purged one."""
-        row = self._fetch_one("session_by_id", bind(id))
-        return None if row is None else self._session_with_head(row)
-
-    def children(self, id: str) -> list[SessionRow]:
-        """Read the sessions that name this one as their parent, oldest first."""
-        return self._sessions("sessions_by_parent", bind(id))
-
-    def _sessions(self, name: str, *values: object) -> list[SessionRow]:
-        return [rows.session_row(row) for row in self._fetch_all(name, *values)]
-
-    def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
-        """Find sessions whose id starts with `prefix`, or whose title is `title`."""
-        if prefix is not None:
-            # Ids are lower-case base32, so "~" sorts after every continuation.
-            return self._sessions("sessions_by_prefix", bind(prefix), bind(prefix + "~"))
-        return self._sessions("sessions_by_title", mark(title or ""), bind(title))
-
-    def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
-        """Find sessions by their title, ignoring case."""
-        wanted = normalize_title(title)
-        return self._sessions("sessions_by_loose_title", mark(wanted), bind(wanted), trashed)
-
-    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+    def count_forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Count the forks of these sessions; those just listed are counted already."""
         unknown = [bind(name) for name in ids if name not in self._fork_counts]
-        found = self._fetch_all("forks", unknown) if unknown else []
+        found = self._fetch_all("count_forks", unknown) if unknown else []
         counts = {name: self._fork_counts.get(name, 0) for name in ids}
         counts.update((text_of(parent), count) for parent, count in found)
         return {name: count for name, count in counts.items() if count}
 
-    def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
-        """Find sessions in the trash by the key or title they had."""
-        name, value = ("trashed_by_key", key) if key is not None else ("trashed_by_title", title)
-        return self._sessions(name, mark(value or ""), bind(value))
-
-    def find_run(self, run_id: str) -> list[SessionRow]:
-        """Find the sessions that have a turn of this run."""
-        return self._sessions("sessions_by_run", mark(run_id), bind(run_id))
-
-    def session(self, n: int) -> SessionRow | None:
-        """Read a session's identity."""
-        row = self._result("session", n).fetchone()
-        return None if row is None else rows.session_row(row)
-
     def head(self, n: int) -> HeadRow | None:
-        """Read a session's head."""
+        """Return a session's head."""
         if n not in self._heads:
             row = self._result("head", n).fetchone()
-            self._heads[n] = None if row is None else rows.head_row(row)
+            self._heads[n] = None if row is None else HEADS.row(row)
         return self._heads[n]
 
     def list_sessions(
@@ -306,11 +289,12 @@ class PostgresSnapshot:
         values: list[object] = [self._tenant, _MAX_BIGINT if before is None else before, limit]
         conditions = _conditions(listing, values)
         text = "\n".join((SQL["list"], *conditions, SQL["list_end"]))
-        columns = rows.SESSION_COLUMNS
         found: list[tuple[SessionRow, HeadRow]] = []
         for forks, *row in self._statements.execute_sql(text, values).fetchall():
-            found.append((rows.session_row(row[:columns]), rows.head_row(row[columns:])))
-            self._fork_counts[found[-1][0].id] = forks
+            session, head = session_and_head(row)
+            assert head is not None  # noqa: S101 - heads are listed
+            found.append((session, head))
+            self._fork_counts[session.id] = forks
         self._prefetch_turns([head for _, head in found if head.open_turn is not None])
         return found
 
@@ -318,8 +302,8 @@ class PostgresSnapshot:
         """Read the open turns of listed sessions with one statement."""
         if heads:
             columns = zip(*((head.session, head.open_turn or 0) for head in heads), strict=True)
-            for row in self._fetch_all("turns_of", *map(rows.int8_array, columns)):
-                turn = rows.turn_row(row)
+            for row in self._fetch_all("turns_of", *map(conversion.int8_array, columns)):
+                turn = TURNS.row(row)
                 self._open_turns[turn.session, turn.number] = turn
 
     def _list_by_text(self, listing: SessionFilter, before: int | None) -> Iterator[ListedSession]:
@@ -370,31 +354,29 @@ class PostgresSnapshot:
     def _cache_path(self, branch: int, path: Path) -> None:
         self._paths.add(branch, path)
 
-    def branch(self, session: int, number: int) -> BranchRow | None:
-        """Read a branch by its number within its session."""
-        return self._branch(self._fetch_one("branch", session, number))
-
-    def branch_by_token(self, session: int, token: str) -> BranchRow | None:
-        """Read the branch that the write with this token created."""
-        return self._branch(self._fetch_one("branch_by_token", session, mark(token), bind(token)))
-
-    def find_branch(self, n: int) -> BranchRow | None:
-        """Read a branch."""
-        return self._branch(self._fetch_one("branch", *split_branch(n)))
-
-    def branches(self, session: int) -> list[BranchRow]:
-        """Read a session's branches, by number."""
-        return [rows.branch_row(row) for row in self._fetch_all("branches", session)]
-
-    def branches_from(self, n: int) -> list[BranchRow]:
-        """Read the branches that start on this one, oldest first."""
-        return [rows.branch_row(row) for row in self._fetch_all("branches_from", *split_branch(n))]
-
-    def _branch(self, row: Sequence[Any] | None) -> BranchRow | None:
-        return None if row is None else rows.branch_row(row)
+    def branches(
+        self,
+        *,
+        n: int | None = None,
+        session: int | None = None,
+        number: int | None = None,
+        token: str | None = None,
+        parent: int | None = None,
+    ) -> list[BranchRow]:
+        """Find branches: of a session by number, of a parent by the time of their creation."""
+        if parent is not None:
+            found = self._fetch_all("branches_from", *split_branch(parent))
+        elif token is not None:
+            found = self._fetch_all("branch_by_token", session, mark(token), bind(token))
+        elif n is not None or number is not None:
+            position = (session, number) if n is None else split_branch(n)
+            found = self._fetch_all("branch", *position)
+        else:
+            found = self._fetch_all("branches", session)
+        return [branch_row(row) for row in found]
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
-        """Read ranges, in order."""
+        """Return the messages of each range, in order."""
         wanted = list(ranges)
         if len(wanted) == 1:
             span = wanted[0]
@@ -402,9 +384,9 @@ class PostgresSnapshot:
         found: list[tuple[str, list[MessageRow]]] = [(span.session_id, []) for span in wanted]
         if wanted:
             spans = [(*split_branch(s.branch), s.first, s.last or 0) for s in wanted]
-            columns = map(rows.int8_array, zip(*spans, strict=True))
+            columns = map(conversion.int8_array, zip(*spans, strict=True))
             for ordinal, *row in self._fetch_all("messages_of_ranges", *columns):
-                found[ordinal - 1][1].append(rows.message_row(row))
+                found[ordinal - 1][1].append(conversion.message_row(row))
         return found
 
     def _range_from_tail(self, span: Segment) -> list[MessageRow]:
@@ -417,14 +399,14 @@ class PostgresSnapshot:
         if span.first <= head.seq - newest:
             return []
         return [
-            rows.message_row(row)
+            conversion.message_row(row)
             for at, *row in answer.fetchall()
             if at == branch and span.first <= row[0] <= (span.last or 0)
         ]
 
     def _read_range(self, span: Segment) -> list[MessageRow]:
         values = (*split_branch(span.branch), span.first, span.last or 0)
-        return [rows.message_row(row) for row in self._fetch_all("messages", *values)]
+        return [conversion.message_row(row) for row in self._fetch_all("messages", *values)]
 
     def newest_summary(self, path: Path, last: int) -> int | None:
         """Find the last summary along a path; by an index, so no other message is read."""
@@ -465,20 +447,15 @@ class PostgresSnapshot:
         self, sessions: Sequence[int], ids: Sequence[str]
     ) -> list[tuple[int, MessageRow]]:
         wanted, searched = set(ids), set(sessions)
-        marks = [rows.message_mark(session, name) for session in sessions for name in wanted]
+        marks = [conversion.message_mark(session, name) for session in sessions for name in wanted]
         found: list[tuple[int, MessageRow]] = []
         for first in range(0, len(marks), _MAX_MARKS_PER_STATEMENT):
             some = marks[first : first + _MAX_MARKS_PER_STATEMENT]
             for session, number, *values in self._fetch_all("messages_by_id", some):
-                row = rows.message_row(values)
+                row = conversion.message_row(values)
                 if row.id in wanted and session in searched:
                     found.append((branch_number(session, number), row))
         return sorted(found, key=lambda item: (item[0], item[1].seq))
-
-    def count_turn_messages(self, branch: int, turn: TurnRow) -> int:
-        """Count the messages of a turn, which come after its start."""
-        row = self._fetch_one("count_of_turn", *split_branch(branch), turn.first_seq, turn.number)
-        return row[0] if row else 0
 
     def session_size(self, session: int) -> SessionSize:
         """Count the messages on a session's own branches, and the bytes of them and their blobs."""
@@ -488,56 +465,46 @@ class PostgresSnapshot:
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
-    def turn(self, session: int, number: int) -> TurnRow | None:
-        """Read one turn."""
+    def turns(
+        self, session: int, *, number: int | None = None, limit: int | None = None
+    ) -> list[TurnRow]:
+        """Return the turn with this number, or the newest ones, oldest first."""
+        if number is None:
+            found = self._fetch_all("turns", session, limit)
+            return [TURNS.row(row) for row in reversed(found)]
         if (session, number) in self._open_turns:
-            return self._open_turns[session, number]
-        row = self._result("turn", session, number).fetchone()
-        return None if row is None else rows.turn_row(row)
-
-    def turns(self, session: int, limit: int | None) -> list[TurnRow]:
-        """Read the newest turns, oldest first."""
-        found = self._fetch_all("turns", session, _MAX_BIGINT if limit is None else limit)
-        return [rows.turn_row(row) for row in found][::-1]
+            return [self._open_turns[session, number]]
+        return [TURNS.row(row) for row in self._result("turn", session, number).fetchall()]
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
-        """Read the tool ledger of a turn, in call order."""
-        return [rows.tool_row(row) for row in self._result("tools", session, turn).fetchall()]
+        """Return the tool ledger of a turn, in call order."""
+        return [TOOLS.row(row) for row in self._result("tools", session, turn).fetchall()]
 
-    def draft(self, session: int, turn: int) -> list[bytes]:
-        """Read the records of an open draft."""
-        return [row[0] for row in self._result("draft", session, turn).fetchall()]
-
-    def opening(self, session: int, turn: int) -> bytes | None:
-        """Read the first record of an open draft."""
-        row = self._result("opening", session, turn).fetchone()
-        return None if row is None else row[0]
+    def draft(self, session: int, turn: int, *, limit: int | None = None) -> list[bytes]:
+        """Return the records of an open draft."""
+        found = self._result("opening" if limit == 1 else "draft", session, turn).fetchall()
+        return [row[0] for row in found][:limit]
 
     def queue(self, session: int) -> list[QueueRow]:
-        """Read queued input in order."""
+        """Return queued input in order."""
         waiting = self._execute("queue", session)
         blobs: dict[int, list[tuple[str, bytes]]] = {}
         for number, sha256, data in self._fetch_all("queue_blobs", session):
             blobs.setdefault(number, []).append((sha256, data))
-        return [
-            QueueRow(number, text_of(id), created_at, body, tuple(blobs.get(number, ())))
-            for number, id, created_at, body in waiting.fetchall()
-        ]
+        return [QUEUE.row(row, tuple(blobs.get(row[0], ()))) for row in waiting.fetchall()]
 
-    def usage(self, session: int) -> list[UsageRow]:
-        """Read usage by day and model."""
-        return sort_usage(
-            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], MeasuredTokens(*spent[6:]))
-            for day, model, *spent in self._result("usage", session).fetchall()
-        )
-
-    def measured(self, model: str) -> MeasuredTokens:
-        """Sum reported and estimated tokens over a model's newest rows of usage."""
-        row = self._fetch_one("measured", rows.model_mark(model), MAX_MEASURED_ROWS)
-        return MeasuredTokens(*(row or ()))
+    def usage(
+        self, *, session: int | None = None, model: str | None = None, limit: int | None = None
+    ) -> list[UsageRow]:
+        """Return usage by day and model: of a session, or the newest of a model."""
+        if session is not None:
+            found = self._result("usage", session).fetchall()
+            return sort_usage(map(USAGE.row, found))[:limit]
+        found = self._fetch_all("usage_of_model", conversion.model_mark(model), limit)
+        return [USAGE.row(row) for row in found]
 
     def blob(self, sha256: str) -> bytes | None:
-        """Read a blob."""
+        """Return the data of a blob."""
         if not is_hash(sha256):
             return None
         row = self._fetch_one("blob", sha256)
@@ -552,6 +519,32 @@ class PostgresSnapshot:
 def is_hash(text: str) -> bool:
     """True if a text can be a hash; others may hold characters that the server refuses."""
     return len(text) == _HASH_LENGTH and text.isascii() and text.isalnum()
+
+
+def _is_found(row: SessionRow, *, trashed: bool | None, stubs: bool) -> bool:
+    return (stubs or row.purged_at is None) and trashed in {None, row.trashed_at is not None}
+
+
+@cache
+def _sessions_by(by: SessionField, *, trashed: bool | None, stubs: bool) -> str:
+    """Return the statement that finds sessions by a field."""
+    pieces = [SQL[f"sessions_by_{by}"]]
+    if trashed is not None:
+        pieces.append(f"AND s.trashed_at IS {'NOT ' if trashed else ''}NULL")
+    if not stubs:
+        pieces.append("AND s.purged_at IS NULL")
+    return "\n".join((*pieces, SQL["sessions_end"]))
+
+
+def _sought(by: SessionField, value: str) -> tuple[object, ...]:
+    """Return the values that the statement binds which finds sessions by a field."""
+    if by == "id_prefix":
+        # Ids are lower-case base32, so "~" sorts after every continuation.
+        return bind(value), bind(value + "~")
+    if by in {"id", "parent"}:
+        return (bind(value),)
+    name = normalize_title(value) if by == "title_any_case" else value
+    return mark(name), bind(name)
 
 
 def _conditions(listing: SessionFilter, values: list[object]) -> list[str]:

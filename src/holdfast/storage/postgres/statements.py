@@ -1,4 +1,4 @@
-"""Statements by name, read from `statements.sql`, with their column lists filled in.
+"""Statements by name, read from `statements.sql`, with their lists of columns filled in.
 
 `add_messages_4` and the like insert that many messages with one bound value for each column of
 each: for few messages this costs half as much as binding arrays.
@@ -7,23 +7,56 @@ each: for few messages this costs half as much as binding arrays.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
+from holdfast.storage.postgres.tables import TABLES, PostgresTable
 from holdfast.storage.sql_files import load_statements
 
-_COLUMNS: Final = "_columns"
+_LOG: Final = "statements.sql"
+_PLACEHOLDER: Final = re.compile(r"\{([\w.*]+)(?:\+(\d+))?\}")
 _UNROLLED_ROWS: Final = range(2, 9)
 _VALUES_CLAUSE: Final = re.compile(r"VALUES \((.*)\)")
 _SHARED_COLUMNS: Final = 3  # tenant, session and branch
 
 
-def _load_statements() -> dict[str, str]:
-    found = load_statements(__package__)
-    lists = {name: text for name, text in found.items() if name.endswith(_COLUMNS)}
-    for name, columns in lists.items():
-        placeholder = "{" + name.removesuffix(_COLUMNS) + "}"
-        found = {other: text.replace(placeholder, columns) for other, text in found.items()}
-    return {name: text for name, text in found.items() if name not in lists}
+def _lists(name: str, table: PostgresTable[Any]) -> dict[str, str]:
+    """Return the lists of a table's columns, by the placeholders that stand for them."""
+    numbers = {column: f"${number}" for number, column in enumerate(table.columns, 1)}
+    rest = [column for column in table.columns if column not in table.key]
+    counts = [column for column in rest if column in table.counts]
+    return {
+        f"{table.alias}.*": ", ".join(table.expressions),
+        f"{name}.columns": ", ".join(table.columns),
+        f"{name}.values": ", ".join(numbers.values()),
+        f"{name}.update": ", ".join(f"{column} = {numbers[column]}" for column in rest),
+        f"{name}.replace": ", ".join(f"{column} = excluded.{column}" for column in rest),
+        f"{name}.increase": ", ".join(
+            f"{column} = {table.alias}.{column} + excluded.{column}" for column in counts
+        ),
+    }
+
+
+def load(file: str = _LOG) -> dict[str, str]:
+    """Return the statements of a file, filled in, except those that are only parts of others.
+
+    Parts may also be in `statements.sql`.
+    """
+    found = load_statements(__package__, file)
+    pieces = {**load_statements(__package__, _LOG), **found}
+    for name, table in TABLES.items():
+        pieces |= _lists(name, table)
+    used = {match[1] for text in found.values() for match in _PLACEHOLDER.finditer(text)}
+
+    def fill(text: str) -> str:
+        return _PLACEHOLDER.sub(piece, text)
+
+    def piece(match: re.Match[str]) -> str:
+        name, offset = match.groups()
+        if offset is not None:
+            return f"${len(TABLES[name].columns) + int(offset)}"
+        return fill(pieces[name]) if name in pieces else match[0]
+
+    return {name: fill(text) for name, text in found.items() if name not in used}
 
 
 def _unrolled(text: str, rows: int) -> str:
@@ -38,5 +71,5 @@ def _unrolled(text: str, rows: int) -> str:
     return _VALUES_CLAUSE.sub(lambda _: f"VALUES {', '.join(values)}", text)
 
 
-SQL: Final = _load_statements()
+SQL: Final = load()
 SQL.update((f"add_messages_{rows}", _unrolled(SQL["add_message"], rows)) for rows in _UNROLLED_ROWS)

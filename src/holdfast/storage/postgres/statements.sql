@@ -1,37 +1,17 @@
 -- Every statement the backend uses, by name. Constant text: values are always bound, and the first
--- one is the tenant. {session} and the like stand for the column lists at the top.
+-- one is the tenant. LIMIT NULL is no limit.
+--
+-- {s.*} stands for the columns of the table with this alias, as they are read. Written are those
+-- named by {sessions.columns}, with the values of {sessions.values}; {sessions.update} sets all that
+-- are not in the key, {sessions.replace} to those of a row in conflict, {usage.increase} adds these.
+-- {heads+1} is the first value after those of the row. {owner} stands for the statement of that name.
 
--- name: session_columns
-s.n, s.id, s.key, s.scope, s.agent, s.title, s.title_by, s.model, s.cwd, s.created_at, s.pinned,
-  s.archived, s.trashed_at, s.goal, s.metadata, s.parent, s.relation, s.purged_at
-
--- name: head_columns
-h.session, h.branch, h.seq, h.turns, h.open_turn, h.updated_at, h.activity, h.input, h.output,
-  h.cache_read, h.cache_write, h.reasoning, h.cost, h.preview, h.preview_rank, h.preview_seq,
-  h.queued
-
--- name: branch_columns
-s.id, s.purged_at IS NOT NULL, h.branch, h.seq, b.session, b.number, b.parent_session,
-  b.parent_number, b.fork_seq, b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
-
--- name: turn_columns
-t.session, t.number, t.token, t.state, t.run_id, t.model, t.holder, t.lease_until, t.first_seq,
-  t.started_at, t.ended_at, t.input, t.output, t.cache_read, t.cache_write, t.reasoning, t.cost,
-  t.error
-
--- name: owner_columns
+-- name: owner
 s.n, s.id, s.scope, s.agent, s.title, s.parent, s.relation, h.branch, h.updated_at
-
--- $18 is the tenant's half of the lock that is taken before an activity number.
--- name: head_update_columns
-branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
-  activity = take_activity($18::integer), input = $8, output = $9, cache_read = $10,
-  cache_write = $11, reasoning = $12, cost = $13, preview = $14, preview_rank = $15,
-  preview_seq = $16, queued = $17
 
 -- True if a process listens. Listeners share a lock next to the tenant's ($2), so while one listens
 -- the lock cannot be taken exclusively.
--- name: has_listeners_columns
+-- name: has_listeners
 CASE WHEN pg_try_advisory_lock($2 # 1) THEN NOT pg_advisory_unlock($2 # 1) ELSE true END
 
 -- ------------------------------------------------------------------------------- transactions
@@ -99,52 +79,46 @@ SELECT pg_advisory_lock_shared($1::bigint # 1)
 -- --------------------------------------------------------------------------------- sessions
 
 -- name: session
-SELECT {session} FROM sessions s WHERE s.tenant = $1 AND s.n = $2 AND s.purged_at IS NULL
+{sessions} AND s.n = $2
+
+-- name: sessions
+SELECT {s.*} FROM sessions s WHERE s.tenant = $1
 
 -- The head comes along, since it is mostly read next.
--- name: session_by_id
-SELECT {session}, {head} FROM sessions s LEFT JOIN heads h ON h.tenant = $1 AND h.session = s.n
-WHERE s.tenant = $1 AND s.id = $2
+-- name: sessions_with_heads
+SELECT {s.*}, {h.*} FROM sessions s LEFT JOIN heads h ON h.tenant = $1 AND h.session = s.n
+WHERE s.tenant = $1
 
--- name: session_by_key
-SELECT {session}, {head} FROM sessions s LEFT JOIN heads h ON h.tenant = $1 AND h.session = s.n
-WHERE s.tenant = $1 AND s.key_mark = $2 AND s.trashed_at IS NULL AND s.key = $3
+-- name: sessions_by_id
+{sessions_with_heads} AND s.id = $3
 
--- name: sessions_by_prefix
-SELECT {session} FROM sessions s
-WHERE s.tenant = $1 AND s.id >= $2 AND s.id < $3 AND s.purged_at IS NULL ORDER BY s.id LIMIT 20
+-- The last condition is always true; without it neither index of keys could be used, as one has the
+-- sessions in the trash and the other one all others.
+-- name: sessions_by_key
+{sessions_with_heads} AND s.key_mark = $3 AND s.key = $4
+  AND (s.trashed_at IS NULL OR s.trashed_at IS NOT NULL)
+
+-- name: sessions_by_id_prefix
+{sessions} AND s.id >= $3 AND s.id < $4
 
 -- name: sessions_by_title
-SELECT {session} FROM sessions s
-WHERE s.tenant = $1 AND s.title_mark = $2 AND s.title = $3 AND s.trashed_at IS NULL
-ORDER BY s.n LIMIT 20
+{sessions} AND s.title_mark = $3 AND s.title = $4
 
--- name: sessions_by_loose_title
-SELECT {session} FROM sessions s
-WHERE s.tenant = $1 AND s.loose_mark = $2 AND s.loose = $3 AND (s.trashed_at IS NOT NULL) = $4
-  AND s.purged_at IS NULL
-ORDER BY s.n LIMIT 20
-
--- name: trashed_by_key
-SELECT {session} FROM sessions s
-WHERE s.tenant = $1 AND s.key_mark = $2 AND s.key = $3 AND s.trashed_at IS NOT NULL
-ORDER BY s.n LIMIT 20
-
--- name: trashed_by_title
-SELECT {session} FROM sessions s
-WHERE s.tenant = $1 AND s.title_mark = $2 AND s.title = $3 AND s.trashed_at IS NOT NULL
-ORDER BY s.n LIMIT 20
+-- name: sessions_by_title_any_case
+{sessions} AND s.loose_mark = $3 AND s.loose = $4
 
 -- name: sessions_by_parent
-SELECT {session} FROM sessions s WHERE s.tenant = $1 AND s.parent = $2 ORDER BY s.created_at, s.n
+{sessions} AND s.parent = $3
 
--- name: sessions_by_run
-SELECT {session} FROM sessions s
-WHERE s.tenant = $1 AND s.trashed_at IS NULL AND s.n IN (
-  SELECT t.session FROM turns t WHERE t.tenant = $1 AND t.run_mark = $2 AND t.run_id = $3)
-ORDER BY s.n LIMIT 20
+-- name: sessions_by_run_id
+{sessions} AND s.n IN (
+  SELECT t.session FROM turns t WHERE t.tenant = $1 AND t.run_mark = $3 AND t.run_id = $4)
 
--- name: forks
+-- Not by the number itself: to find the first of many that way, the planner would read them all.
+-- name: sessions_end
+ORDER BY s.n + 0 LIMIT $2
+
+-- name: count_forks
 SELECT wanted.parent, f.number FROM (SELECT DISTINCT unnest($2::bytea[]) AS parent) AS wanted
   CROSS JOIN LATERAL (SELECT count(*) AS number FROM sessions s
     WHERE s.tenant = $1 AND s.parent = wanted.parent AND s.relation IN ('fork', 'continue')
@@ -159,7 +133,7 @@ FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
 WHERE s.trashed_at IS NULL
 
 -- Titles that are not plain ASCII may fold to any letters, so all of them are returned.
--- name: titles
+-- name: titled
 SELECT {owner} FROM sessions s JOIN heads h ON h.tenant = $1 AND h.session = s.n
 WHERE s.tenant = $1 AND s.title_mark IS NOT NULL AND s.trashed_at IS NULL
   AND (NOT s.plain OR NOT EXISTS (
@@ -174,19 +148,10 @@ SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::te
 INSERT INTO tenants (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING
 
 -- name: add_session
-INSERT INTO sessions (tenant, n, id, key, scope, agent, title, title_by, model, cwd, created_at,
-  pinned, archived, trashed_at, goal, metadata, parent, relation, purged_at, key_mark, scope_mark,
-  agent_mark, cwd_mark, title_mark, loose, loose_mark, plain)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-  $21, $22, $23, $24, $25, $26, $27)
+INSERT INTO sessions ({sessions.columns}) VALUES ({sessions.values})
 
 -- name: put_session
-UPDATE sessions SET id = $3, key = $4, scope = $5, agent = $6, title = $7, title_by = $8,
-  model = $9, cwd = $10, created_at = $11, pinned = $12, archived = $13, trashed_at = $14,
-  goal = $15, metadata = $16, parent = $17, relation = $18, purged_at = $19, key_mark = $20,
-  scope_mark = $21, agent_mark = $22, cwd_mark = $23, title_mark = $24, loose = $25,
-  loose_mark = $26, plain = $27
-WHERE tenant = $1 AND n = $2
+UPDATE sessions SET {sessions.update} WHERE tenant = $1 AND n = $2
 
 -- name: drop_session
 DELETE FROM sessions WHERE tenant = $1 AND n = $2
@@ -194,46 +159,45 @@ DELETE FROM sessions WHERE tenant = $1 AND n = $2
 -- ------------------------------------------------------------------------------------ heads
 
 -- name: head
-SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2
+SELECT {h.*} FROM heads h WHERE h.tenant = $1 AND h.session = $2
 
 -- A writer locks the head row of a session until it has committed: this orders the writes. The format
 -- comes along, since the tables may have been migrated since the store was opened, and the id of the
 -- transaction, to resolve an in-doubt commit.
 -- name: lock_head
-SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
+SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {h.*} FROM heads h
 WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h
 
 -- The same without waiting: no row if another transaction has locked it.
 -- name: try_lock_head
-SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
+SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {h.*} FROM heads h
 WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h SKIP LOCKED
 
 -- name: try_lock_heads
-SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
+SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {h.*} FROM heads h
 WHERE h.tenant = $1 AND h.session = ANY ($2::bigint[]) FOR UPDATE OF h SKIP LOCKED
 
--- $18 is the tenant's half of the lock that is taken before an activity number.
+-- {heads+1} is the tenant's half of the lock that is taken before an activity number.
 -- name: add_head
-INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity,
-  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq,
-  queued)
-VALUES ($1, $2, $1, $3, $4, $5, $6, $7, take_activity($18::integer), $8, $9, $10, $11, $12, $13,
-  $14, $15, $16, $17)
+INSERT INTO heads ({heads.columns}, whose, activity)
+VALUES ({heads.values}, $1, take_activity({heads+1}::integer))
 
 -- name: put_head
-UPDATE heads SET {head_update} WHERE tenant = $1 AND session = $2 RETURNING activity
+UPDATE heads SET {heads.update}, activity = take_activity({heads+1}::integer)
+WHERE tenant = $1 AND session = $2 RETURNING activity
 
--- Compare and swap: the same if the head is the expected one ($19 to $22), no message has one of these
--- marks ($23), the format of the tables is at most $24, and the server's time is within a second of $25.
--- Otherwise it is an error, which rolls the transaction back.
+-- Compare and swap: the same if the head is the expected one ({heads+2} to {heads+5}), no message has
+-- one of these marks ({heads+6}), the format of the tables is at most {heads+7}, and the server's time
+-- is within a second of {heads+8}. Otherwise it is an error, which rolls the transaction back.
 -- name: cas_head
 WITH put AS (
-  UPDATE heads SET {head_update}
-  WHERE tenant = $1 AND session = $2 AND branch = $19 AND seq = $20 AND updated_at = $21
-    AND activity = $22 AND (SELECT m.value FROM meta m WHERE m.name = 'version') <= $24
-    AND (abs(extract(epoch FROM clock_timestamp()) * 1000000 - $25) > 1000000) IS NOT TRUE
+  UPDATE heads SET {heads.update}, activity = take_activity({heads+1}::integer)
+  WHERE tenant = $1 AND session = $2 AND branch = {heads+2} AND seq = {heads+3}
+    AND updated_at = {heads+4} AND activity = {heads+5}
+    AND (SELECT m.value FROM meta m WHERE m.name = 'version') <= {heads+7}
+    AND (abs(extract(epoch FROM clock_timestamp()) * 1000000 - {heads+8}) > 1000000) IS NOT TRUE
     AND NOT EXISTS (
-      SELECT FROM messages m WHERE m.tenant = $1 AND m.id_mark = ANY ($23::uuid[]))
+      SELECT FROM messages m WHERE m.tenant = $1 AND m.id_mark = ANY ({heads+6}::uuid[]))
   RETURNING activity
 )
 SELECT sure((SELECT put.activity FROM put), $2)
@@ -244,7 +208,7 @@ DELETE FROM heads WHERE tenant = $1 AND session = $2
 -- name: list
 SELECT (SELECT count(*) FROM sessions f WHERE f.tenant = $1 AND f.parent = s.id
     AND f.relation IN ('fork', 'continue') AND f.trashed_at IS NULL AND f.purged_at IS NULL),
-  {session}, {head} FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
+  {s.*}, {h.*} FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
 WHERE h.tenant = $1 AND h.whose = $1 AND h.activity < $2
 
 -- name: list_end
@@ -273,25 +237,23 @@ ORDER BY h.activity LIMIT $3
 
 -- --------------------------------------------------------------------------------- branches
 
--- name: branch
-SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
+-- name: find_branches
+SELECT {b.*}, s.id, s.purged_at IS NOT NULL
+FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
   LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
-WHERE b.tenant = $1 AND b.session = $2 AND b.number = $3
+WHERE b.tenant = $1
+
+-- name: branch
+{find_branches} AND b.session = $2 AND b.number = $3
 
 -- name: branch_by_token
-SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
-  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
-WHERE b.tenant = $1 AND b.session = $2 AND b.token_mark = $3 AND b.token = $4
+{find_branches} AND b.session = $2 AND b.token_mark = $3 AND b.token = $4
 
 -- name: branches
-SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
-  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
-WHERE b.tenant = $1 AND b.session = $2 ORDER BY b.number
+{find_branches} AND b.session = $2 ORDER BY b.number
 
 -- name: branches_from
-SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
-  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
-WHERE b.tenant = $1 AND b.parent_session = $2 AND b.parent_number = $3
+{find_branches} AND b.parent_session = $2 AND b.parent_number = $3
 ORDER BY b.created_at, b.session, b.number
 
 -- The ancestry of a branch, back to message $4 at least.
@@ -317,9 +279,7 @@ SELECT b.session, b.number, s.id FROM unnest($2::bigint[]) AS wanted (session)
 WHERE b.parent_session IS NULL
 
 -- name: add_branch
-INSERT INTO branches (tenant, session, number, parent_session, parent_number, fork_seq, asked_seq,
-  created_at, reason, token, token_mark)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+INSERT INTO branches ({branches.columns}) VALUES ({branches.values})
 
 -- name: end_branch
 UPDATE branches SET last_seq = $4 WHERE tenant = $1 AND session = $2 AND number = $3
@@ -373,10 +333,6 @@ SELECT count(*), count(*) FILTER (WHERE m.id = new.id),
 FROM unnest($4::bigint[], $5::bytea[], $6::bytea[]) AS new (seq, id, body)
   JOIN messages m ON m.tenant = $1 AND m.session = $2 AND m.branch = $3::integer
     AND m.seq = new.seq
-
--- name: count_of_turn
-SELECT count(*) FROM messages m
-WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3 AND m.seq > $4 AND m.turn = $5
 
 -- name: size_of_messages
 SELECT count(*), coalesce(sum(octet_length(m.id) + octet_length(m.body)), 0)::bigint
@@ -438,44 +394,33 @@ RETURNING octet_length(b.data)
 -- --------------------------------------------------------- turns, tools, drafts, queue, usage
 
 -- name: turn
-SELECT {turn} FROM turns t WHERE t.tenant = $1 AND t.session = $2 AND t.number = $3
+SELECT {t.*} FROM turns t WHERE t.tenant = $1 AND t.session = $2 AND t.number = $3
 
 -- name: turns_of
-SELECT {turn} FROM unnest($2::bigint[], $3::bigint[]) AS wanted (session, number)
+SELECT {t.*} FROM unnest($2::bigint[], $3::bigint[]) AS wanted (session, number)
   JOIN turns t ON t.tenant = $1 AND t.session = wanted.session AND t.number = wanted.number
 
 -- name: turns
-SELECT {turn} FROM turns t WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.number DESC LIMIT $3
+SELECT {t.*} FROM turns t WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.number DESC LIMIT $3
 
 -- name: put_turn
-INSERT INTO turns (tenant, session, number, token, state, run_id, run_mark, model, holder,
-  lease_until, first_seq, started_at, ended_at, input, output, cache_read, cache_write, reasoning,
-  cost, error)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
-ON CONFLICT (tenant, session, number) DO UPDATE SET token = excluded.token,
-  state = excluded.state, run_id = excluded.run_id, run_mark = excluded.run_mark,
-  model = excluded.model, holder = excluded.holder, lease_until = excluded.lease_until,
-  first_seq = excluded.first_seq, started_at = excluded.started_at, ended_at = excluded.ended_at,
-  input = excluded.input, output = excluded.output, cache_read = excluded.cache_read,
-  cache_write = excluded.cache_write, reasoning = excluded.reasoning, cost = excluded.cost,
-  error = excluded.error
+INSERT INTO turns ({turns.columns}) VALUES ({turns.values})
+ON CONFLICT (tenant, session, number) DO UPDATE SET {turns.replace}
 
 -- name: drop_turns
 WITH gone AS (DELETE FROM turns WHERE tenant = $1 AND session = $2 RETURNING 1)
 SELECT count(*) FROM gone
 
 -- name: tools
-SELECT t.session, t.turn, t.call_id, t.name, t.outcome, t.started_at, t.ended_at FROM tools t
-WHERE t.tenant = $1 AND t.session = $2 AND t.turn = $3 ORDER BY t.position
+SELECT {c.*} FROM tools c WHERE c.tenant = $1 AND c.session = $2 AND c.turn = $3
+ORDER BY c.position
 
 -- A new line goes to the end of the ledger, an existing one keeps its position.
 -- name: put_tool
-INSERT INTO tools (tenant, session, turn, call_mark, call_id, position, name, outcome, started_at,
-  ended_at)
-VALUES ($1, $2, $3, $4, $5, (SELECT count(*) FROM tools t
-  WHERE t.tenant = $1 AND t.session = $2 AND t.turn = $3), $6, $7, $8, $9)
-ON CONFLICT (tenant, session, turn, call_mark) DO UPDATE SET name = excluded.name,
-  outcome = excluded.outcome, started_at = excluded.started_at, ended_at = excluded.ended_at
+INSERT INTO tools ({tools.columns}, position)
+VALUES ({tools.values}, (SELECT count(*) FROM tools c
+  WHERE c.tenant = $1 AND c.session = $2 AND c.turn = $3))
+ON CONFLICT (tenant, session, turn, call_mark) DO UPDATE SET {tools.replace}
 
 -- name: drop_tools
 DELETE FROM tools WHERE tenant = $1 AND session = $2
@@ -500,8 +445,7 @@ WITH gone AS (DELETE FROM drafts WHERE tenant = $1 AND session = $2 RETURNING 1)
 SELECT count(*) FROM gone
 
 -- name: queue
-SELECT q.number, q.id, q.created_at, q.body FROM queue q
-WHERE q.tenant = $1 AND q.session = $2 ORDER BY q.number
+SELECT {q.*} FROM queue q WHERE q.tenant = $1 AND q.session = $2 ORDER BY q.number
 
 -- name: queue_blobs
 SELECT q.number, q.sha256, q.data FROM queue_blobs q
@@ -511,7 +455,7 @@ WHERE q.tenant = $1 AND q.session = $2 ORDER BY q.number, q.position
 SELECT coalesce(max(q.number), 0) FROM queue q WHERE q.tenant = $1 AND q.session = $2
 
 -- name: add_queued
-INSERT INTO queue (tenant, session, number, id, created_at, body) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO queue ({queue.columns}) VALUES ({queue.values})
 
 -- name: add_queue_blob
 INSERT INTO queue_blobs (tenant, session, number, position, sha256, data)
@@ -531,27 +475,18 @@ SELECT count(*) FROM gone
 DELETE FROM queue_blobs WHERE tenant = $1 AND session = $2
 
 -- name: usage
-SELECT u.day, u.model, u.input, u.output, u.cache_read, u.cache_write, u.reasoning, u.cost,
-  u.counted, u.estimated
-FROM usage u WHERE u.tenant = $1 AND u.session = $2
+SELECT {u.*} FROM usage u WHERE u.tenant = $1 AND u.session = $2
+
+-- name: usage_of_model
+SELECT {u.*} FROM usage u WHERE u.tenant = $1 AND u.model_mark = $2
+ORDER BY u.day DESC, u.session DESC LIMIT $3
 
 -- name: add_usage
-INSERT INTO usage AS u (tenant, session, day, model_mark, model, input, output, cache_read,
-  cache_write, reasoning, cost, counted, estimated)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-ON CONFLICT (tenant, session, day, model_mark) DO UPDATE SET input = u.input + excluded.input,
-  output = u.output + excluded.output, cache_read = u.cache_read + excluded.cache_read,
-  cache_write = u.cache_write + excluded.cache_write,
-  reasoning = u.reasoning + excluded.reasoning, cost = u.cost + excluded.cost,
-  counted = u.counted + excluded.counted, estimated = u.estimated + excluded.estimated
+INSERT INTO usage AS u ({usage.columns}) VALUES ({usage.values})
+ON CONFLICT (tenant, session, day, model_mark) DO UPDATE SET {usage.increase}
 
 -- name: drop_usage
 DELETE FROM usage WHERE tenant = $1 AND session = $2
-
--- name: measured
-SELECT coalesce(sum(counted), 0)::bigint, coalesce(sum(estimated), 0)::bigint FROM (
-  SELECT u.counted, u.estimated FROM usage u WHERE u.tenant = $1 AND u.model_mark = $2
-  ORDER BY u.day DESC, u.session DESC LIMIT $3) AS newest
 
 -- ------------------------------------------------------------------------------ whole store
 
@@ -576,20 +511,11 @@ FROM sessions s JOIN branches b ON b.tenant = $1 AND b.session = s.n
 WHERE s.tenant = $1 GROUP BY day ORDER BY day
 
 -- name: usage_by_day
-SELECT day, model, input, output, cache_read, cache_write, reasoning, cost FROM usage
-WHERE tenant = $1
+SELECT {u.*} FROM usage u WHERE u.tenant = $1
 
 -- name: size
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
 WHERE c.relnamespace = $1::regnamespace AND c.relkind IN ('r', 'p')
-
--- name: all_branches
-SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
-  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
-WHERE b.tenant = $1 ORDER BY b.session, b.number
-
--- name: all_blobs
-SELECT b.sha256 FROM blobs b WHERE b.tenant = $1 ORDER BY b.sha256
 
 -- name: missing_blobs
 SELECT u.sha256, s.id, u.seq FROM blob_uses u JOIN sessions s ON s.tenant = $1 AND s.n = u.session

@@ -16,10 +16,10 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import StorageError
 from holdfast.storage.ancestry import Path
-from holdfast.storage.postgres import rows
+from holdfast.storage.postgres import conversion
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
+from holdfast.storage.postgres.conversion import bind, branch_number, split_branch
 from holdfast.storage.postgres.head_cache import MAX_TAIL_MESSAGES, CachedHead, HeadCache
-from holdfast.storage.postgres.rows import bind, branch_number, mark, split_branch
 from holdfast.storage.postgres.snapshot import (
     PostgresSnapshot,
     StatementExecutor,
@@ -27,26 +27,26 @@ from holdfast.storage.postgres.snapshot import (
     Tenant,
 )
 from holdfast.storage.postgres.statements import SQL
-from holdfast.storage.protocol import (
+from holdfast.storage.postgres.tables import BRANCHES, HEADS, QUEUE, SESSIONS, TOOLS, TURNS, USAGE
+from holdfast.storage.prefetch import Prefetch, PrefetchItem
+from holdfast.storage.rows import (
     BlobUse,
+    BranchRow,
     BranchStart,
     CutResult,
     HeadRow,
     MessageRow,
-    Prefetch,
-    PrefetchItem,
     QueueRow,
     SessionRow,
     SessionRowCounts,
     ToolRow,
     TurnRow,
     UsageRow,
+    is_summary,
 )
-from holdfast.values import Usage
+from holdfast.storage.write_queue import CountingTransaction
 
-InsertedMessages = tuple[
-    int, Sequence[MessageRow]
-]  # a branch, and the messages that were inserted there
+InsertedMessages = tuple[int, Sequence[MessageRow]]  # a branch, and what was inserted there
 _MAX_BIGINT: Final = (1 << 63) - 1
 _HAS_LISTENERS_COLUMN: Final = 3  # of the statement that begins a write
 _MAX_INSERT_BYTES: Final = 500_000  # bytes
@@ -58,7 +58,7 @@ class SessionLocked(Exception):
     """A session is locked by another transaction, and this one must not wait."""
 
 
-class PostgresTransaction(PostgresSnapshot):
+class PostgresTransaction(PostgresSnapshot, CountingTransaction):
     """Reads and writes. `writes` counts them: a refusal before the first one changed nothing."""
 
     def __init__(
@@ -68,7 +68,7 @@ class PostgresTransaction(PostgresSnapshot):
         clock: Clock | None,
         paths: AncestryCache,
         *,
-        alone: bool = False,
+        exclusive: bool = False,
         may_block: bool = True,
     ) -> None:
         """Write for this tenant; raise `SessionLocked` rather than wait, unless `may_block`."""
@@ -77,7 +77,7 @@ class PostgresTransaction(PostgresSnapshot):
         self.xid: str | None = None  # the transaction's id, once it holds a lock
         self.assumed_head: CachedHead | None = None  # the cached head, if it was used
         self.inserted: InsertedMessages | None = None  # by which a lost commit is resolved
-        self._alone = alone
+        self._exclusive = exclusive
         self._may_block = may_block
         self._pending_locks: tuple[Sequence[int], StatementResult] | None = None
         self._skipped: set[int] = set()
@@ -88,16 +88,14 @@ class PostgresTransaction(PostgresSnapshot):
         self._added_tails: dict[int, tuple[MessageRow, ...]] = {}  # by branch
         self._new_branches: set[int] = set()
         self._locked_sessions: set[int] = set()  # including new sessions
-        self._read_sessions: set[int] = (
-            set()
-        )  # those of them whose identity was read under the lock
+        self._read_sessions: set[int] = set()  # whose identity was read under the lock
         self._head_writes = 0
         self._erasure_noted = False
 
     def enter(self, name: str, *values: object) -> None:
         """Set the tenant; an exclusive transaction also waits here for all others to end."""
         super().enter(name, *values)
-        if self._alone and self._entry is not None:
+        if self._exclusive and self._entry is not None:
             self._entry_row = self._entry.fetchone()
             self.xid = None if self._entry_row is None else self._entry_row[-2]
 
@@ -114,7 +112,7 @@ class PostgresTransaction(PostgresSnapshot):
 
     def update_cache(self, cache: HeadCache) -> None:
         """Cache the heads that were written, after the commit; an erasure clears the cache."""
-        if self._alone or self._erasure_noted:
+        if self._exclusive or self._erasure_noted:
             cache.clear()
             return
         for n, (head, answer) in self._heads_after.items():
@@ -134,7 +132,7 @@ class PostgresTransaction(PostgresSnapshot):
         super().prefetch(*hints)
         wanted = dict.fromkeys((hint.session, id) for hint in hints for id in hint.ids)
         if 0 < len(wanted) <= _MAX_PREFETCHED_IDS:
-            marks = [rows.message_mark(*message) for message in wanted]
+            marks = [conversion.message_mark(*message) for message in wanted]
             self._pending_lookup = (list(wanted), self._execute("messages_by_id", marks))
 
     def _prefetch_heads(self, sessions: Sequence[int]) -> None:
@@ -143,7 +141,7 @@ class PostgresTransaction(PostgresSnapshot):
         else:
             self._pending_locks = (
                 sessions,
-                self._execute("try_lock_heads", rows.int8_array(sessions)),
+                self._execute("try_lock_heads", conversion.int8_array(sessions)),
             )
         self._prefetch_root_branches(sessions)
 
@@ -161,7 +159,7 @@ class PostgresTransaction(PostgresSnapshot):
             (wanted, answer), self._pending_lookup = self._pending_lookup, None
             self._messages_by_id.update((message, []) for message in wanted)
             for session, number, *values in answer.fetchall():
-                row = rows.message_row(values)
+                row = conversion.message_row(values)
                 if (session, row.id) in self._messages_by_id:
                     self._messages_by_id[session, row.id].append(
                         (branch_number(session, number), row)
@@ -187,7 +185,7 @@ class PostgresTransaction(PostgresSnapshot):
         """Cache no head that was read without its lock."""
 
     def _session_with_head(self, row: Sequence[Any]) -> SessionRow:
-        """Read a session's identity; that of a locked session cannot change any more."""
+        """Return a session's identity; that of a locked session cannot change any more."""
         found = super()._session_with_head(row)
         if found.n in self._locked_sessions:
             self._read_sessions.add(found.n)
@@ -196,10 +194,10 @@ class PostgresTransaction(PostgresSnapshot):
     def _prefetch_turns(self, heads: Sequence[HeadRow]) -> None:
         """Prefetch no turn: it would be read before its session is locked."""
 
-    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+    def count_forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Count the forks of these sessions."""
         self._fork_counts.clear()
-        return super().forks(ids)
+        return super().count_forks(ids)
 
     def _drop_prefetched(self, name: PrefetchItem, *values: int) -> None:
         """Drop a prefetched result: the row is changed now."""
@@ -215,7 +213,7 @@ class PostgresTransaction(PostgresSnapshot):
     def _require_lock(self, name: str, session: object) -> None:
         """Refuse to change a session that this transaction has not locked."""
         if (
-            not self._alone
+            not self._exclusive
             and name not in _TENANT_STATEMENTS
             and session not in self._locked_sessions
         ):
@@ -254,18 +252,18 @@ class PostgresTransaction(PostgresSnapshot):
             self._refuse_newer_format(row[0])
             self.xid = row[1]
             self._locked_sessions.add(n)
-            self._heads_before[n] = rows.head_row(row[2:])
+            self._heads_before[n] = HEADS.row(row[2:])
         self._heads[n] = self._heads_before.get(n)
 
     def head(self, n: int) -> HeadRow | None:
-        """Read a session's head, and lock it."""
+        """Return a session's head, and lock it."""
         return self._lock_head(n)
 
-    def session(self, n: int) -> SessionRow | None:
-        """Read a session's identity, and lock its head."""
+    def _session_result(self, n: int) -> StatementResult:
+        """Return the result with a session's identity, and lock its head."""
         self._lock_head(n)
         self._read_sessions.add(n)
-        return super().session(n)
+        return super()._session_result(n)
 
     def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a new session with its first branch."""
@@ -277,19 +275,18 @@ class PostgresTransaction(PostgresSnapshot):
         n: int = found[2]
         self._locked_sessions.add(n)
         self._read_sessions.add(n)
-        self._write("add_session", n, *rows.session_values(row))
+        self._write("add_session", *SESSIONS.values(msgspec.structs.replace(row, n=n)))
         if row.purged_at is None:
-            branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at
-            head = HeadRow(n, branch, 1, start.fork_seq, 0, None, at, 0, Usage(), 0, None, 0, 0, 0)
-            self._put_head("add_head", head)
+            branch = self.add_branch(n, 1, start, row.created_at)
+            self._put_head("add_head", HeadRow.first(n, branch, start, row.created_at))
         return n
 
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity."""
-        if not self._alone and row.n not in self._read_sessions:
+        if not self._exclusive and row.n not in self._read_sessions:
             raise _not_locked(row.n)
         self._drop_prefetched("session", row.n)
-        self._write("put_session", row.n, *rows.session_values(row))
+        self._write("put_session", *SESSIONS.values(row))
 
     def drop_session(self, n: int) -> None:
         """Erase a session's identity."""
@@ -303,10 +300,10 @@ class PostgresTransaction(PostgresSnapshot):
     def _put_head(self, name: str, row: HeadRow) -> None:
         self._head_writes += 1
         # The lock taken for the first activity number covers those after it.
-        lock = None if self._alone or self._head_writes > 1 else self._tenant_info.activity_lock
+        lock = None if self._exclusive or self._head_writes > 1 else self._tenant_info.activity_lock
         self._require_lock(name, row.session)
         self.writes += 1
-        answer = self._execute(name, row.session, *rows.head_values(row), lock)
+        answer = self._execute(name, *HEADS.values(row), lock)
         self._note_head_after(row, answer)
 
     def _note_head_after(self, row: HeadRow, answer: StatementResult) -> None:
@@ -318,11 +315,8 @@ class PostgresTransaction(PostgresSnapshot):
     def add_branch(self, session: int, number: int, start: BranchStart, created_at: int) -> int:
         """Insert a new branch."""
         n = branch_number(session, number)
-        parent = (None, None) if start.parent is None else split_branch(start.parent)
-        self._write(
-            "add_branch", session, number, *parent, start.fork_seq, start.asked_seq, created_at,
-            start.reason, bind(start.token), mark(start.token),
-        )  # fmt: skip
+        row = BranchRow.create(n, session, number, start, created_at)
+        self._write("add_branch", *BRANCHES.values(row))
         self._new_branches.add(n)
         return n
 
@@ -330,14 +324,18 @@ class PostgresTransaction(PostgresSnapshot):
         """Store where a branch that is no longer active ends."""
         self._write("end_branch", *split_branch(n), last_seq)
 
-    def cut_branch(self, n: int, last_seq: int) -> CutResult:
-        """Erase the messages of a branch after `last_seq`, where it ends from now on."""
+    def cut_branch(self, n: int, last_seq: int | None) -> CutResult:
+        """Erase the messages of a branch after `last_seq`, and the branch itself with `None`."""
+        first = (last_seq or 0) + 1
         self._drop_prefetched_messages()
-        blobs = self._drop_blob_uses(n, last_seq + 1, _MAX_BIGINT)
-        erased = self._write_counted("drop_messages", *split_branch(n), last_seq + 1)
+        blobs = self._drop_blob_uses(n, first, _MAX_BIGINT)
+        erased = self._write_counted("drop_messages", *split_branch(n), first)
         if erased:
             self._note_erasure()
-        self.end_branch(n, last_seq)
+        if last_seq is None:
+            self._write("drop_branch", *split_branch(n))
+        else:
+            self.end_branch(n, last_seq)
         return CutResult(erased, blobs)
 
     def _drop_blob_uses(self, n: int, first: int, last: int) -> frozenset[str]:
@@ -351,45 +349,39 @@ class PostgresTransaction(PostgresSnapshot):
             self._write("note_erasure", bind(self._tenant_info.name))
             self._erasure_noted = True
 
-    def drop_branch(self, n: int) -> None:
-        """Erase a branch without messages."""
-        self._write("drop_branch", *split_branch(n))
-
     # ---------------------------------------------------------------------------- messages
 
     def add_messages(
-        self, branch: int, rows_: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
+        self, branch: int, rows: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
     ) -> None:
         """Insert messages with the seqs they have, and the blobs they refer to."""
-        self._insert_rows(branch, rows_)
+        self._insert_rows(branch, rows)
         for blob in blobs:
             if blob.data is not None:
                 self._write("add_blob", blob.sha256, blob.data)
             self._write("use_blob", *split_branch(branch), blob.seq, blob.sha256)
 
-    def _insert_rows(self, branch: int, rows_: Sequence[MessageRow]) -> None:
+    def _insert_rows(self, branch: int, rows: Sequence[MessageRow]) -> None:
         position = split_branch(branch)
         session = position[0]
         self._drop_prefetched("summary", session)
         self._tails.pop(session, None)
-        self._added_tails[branch] = (*self._added_tails.get(branch, ()), *rows_)[
-            -MAX_TAIL_MESSAGES:
-        ]
+        self._added_tails[branch] = (*self._added_tails.get(branch, ()), *rows)[-MAX_TAIL_MESSAGES:]
         self._receive_lookup()
-        for row in rows_:
+        for row in rows:
             if (session, row.id) in self._messages_by_id:
                 self._messages_by_id[session, row.id].append((branch, row))
-        if len(rows_) == 1:
-            self._write("add_message", *position, *rows.message_values(session, rows_[0]))
+        if len(rows) == 1:
+            self._write("add_message", *position, *conversion.message_values(session, rows[0]))
             return
-        unrolled = f"add_messages_{len(rows_)}"
-        if unrolled in SQL and sum(len(row.body) for row in rows_) < _MAX_INSERT_BYTES:
-            values = (rows.message_values(session, row) for row in rows_)
+        unrolled = f"add_messages_{len(rows)}"
+        if unrolled in SQL and sum(len(row.body) for row in rows) < _MAX_INSERT_BYTES:
+            values = (conversion.message_values(session, row) for row in rows)
             self._write(unrolled, *position, *chain.from_iterable(values))
             return
-        for some in rows.split_by_size(rows_, _MAX_INSERT_BYTES):
-            self._write("add_messages", *position, *rows.message_columns(session, some))
-            if len(some) != len(rows_):
+        for some in conversion.split_by_size(rows, _MAX_INSERT_BYTES):
+            self._write("add_messages", *position, *conversion.message_columns(session, some))
+            if len(some) != len(rows):
                 self._statements.sync()  # Each part has a timeout of its own.
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
@@ -397,9 +389,8 @@ class PostgresTransaction(PostgresSnapshot):
         self._drop_prefetched_messages()
         blobs = self._drop_blob_uses(branch, row.seq, row.seq)
         self._note_erasure()
-        self._write(
-            "put_message", *split_branch(branch), row.seq, row.crc, rows.is_summary(row), row.body
-        )
+        position = (*split_branch(branch), row.seq)
+        self._write("put_message", *position, row.crc, is_summary(row), row.body)
         return blobs
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
@@ -423,24 +414,17 @@ class PostgresTransaction(PostgresSnapshot):
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage by day and model."""
         self._drop_prefetched("usage", session)
-        self._write(
-            "add_usage", session, row.day, rows.model_mark(row.model), bind(row.model),
-            *msgspec.structs.astuple(row.usage), row.cost, row.measured.counted,
-            row.measured.estimated,
-        )  # fmt: skip
+        self._write("add_usage", session, *USAGE.values(row))
 
     def put_turn(self, row: TurnRow) -> None:
         """Insert or replace a turn."""
         self._drop_prefetched("turn", row.session, row.number)
-        self._write("put_turn", *rows.turn_values(row))
+        self._write("put_turn", *TURNS.values(row))
 
     def put_tool(self, row: ToolRow) -> None:
         """Insert or replace a row of the tool ledger; a new one goes to its end."""
         self._drop_prefetched("tools", row.session, row.turn)
-        self._write(
-            "put_tool", row.session, row.turn, mark(row.call_id), bind(row.call_id),
-            bind(row.name), row.outcome, row.started_at, row.ended_at,
-        )  # fmt: skip
+        self._write("put_tool", *TOOLS.values(row))
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
         """Insert or replace one record of a draft."""
@@ -458,7 +442,8 @@ class PostgresTransaction(PostgresSnapshot):
         """Add input to the end of the queue."""
         last = self._fetch_one("last_queued", session)
         number = (last[0] if last else 0) + 1
-        self._write("add_queued", session, number, bind(row.id), row.created_at, row.body)
+        stored = msgspec.structs.replace(row, number=number)
+        self._write("add_queued", session, *QUEUE.values(stored))
         for position, (sha256, data) in enumerate(dict(row.blobs).items()):
             self._write("add_queue_blob", session, number, position, sha256, data)
 

@@ -29,6 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.storage.ancestry import Path as BranchPath
 from holdfast.storage.group_commit import GroupCommit
+from holdfast.storage.index_tables import IndexFileHost
 from holdfast.storage.protocol import Backend, HealthCheck, Operation, PendingWrite, Query
 from holdfast.storage.sqlite import location as file_location
 from holdfast.storage.sqlite import migrations
@@ -45,12 +46,13 @@ from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
 from holdfast.storage.sqlite.residue_scan import scan_residue
 from holdfast.storage.sqlite.statements import SQL
-from holdfast.storage.sqlite.transaction import SQLiteSnapshot, bind, unbind
+from holdfast.storage.sqlite.tables import USAGE, bind
+from holdfast.storage.sqlite.transaction import SQLiteSnapshot
 from holdfast.storage.sqlite.watcher import SQLiteWatcher
 from holdfast.storage.sqlite.wipe import delete_search_indexes, wipe_erased
 from holdfast.storage.sqlite.writer import SQLiteWriterConnection
 from holdfast.url import Durability, Location
-from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
+from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats
 
 T = TypeVar("T")
 _MAX_CACHED_PATHS: Final = 100_000
@@ -59,7 +61,7 @@ _open_backends: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
 _forking: list[SQLiteBackend] = []  # Those prepared for the fork that is in progress.
 
 
-class SQLiteBackend(Backend):
+class SQLiteBackend(Backend, IndexFileHost):
     """All sessions of one tenant in one SQLite file."""
 
     def __init__(
@@ -75,19 +77,18 @@ class SQLiteBackend(Backend):
     ) -> None:
         """Open the file, creating it if it is missing. `vfs` and `steps` are for tests."""
         check_sqlite_version(apsw.sqlite_lib_version())
-        self._path = Path(os.path.abspath(location.address))  # noqa: PTH100 - keep symlinks
+        clock = clock or SystemClock()
+        super().__init__(
+            location, tenant=tenant, durability=durability, readonly=readonly, clock=clock
+        )
+        self._path = self.store_file(location)
         self.url = str(self._path)
-        self.tenant = tenant
-        self.readonly = readonly
-        self.lease = location.lease
-        self.deadline = location.deadline
         self._durability = durability
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._vfs = vfs
         self._steps = migrations.load() if steps is None else steps
         self._paths: dict[int, BranchPath] = {}
         self._damage: HoldfastError | None = None
-        self._closed = False
         self._paused_for_fork = self._holds_writer = False
         self._pending_wipes: frozenset[str] = frozenset()
         self._tenant_number: int | None = None
@@ -98,6 +99,21 @@ class SQLiteBackend(Backend):
         _open_backends.add(self)
 
     # ------------------------------------------------------------------------------- opening
+
+    @classmethod
+    def store_file(cls, location: Location) -> Path:
+        """Return the path of the database."""
+        return Path(os.path.abspath(location.address))  # noqa: PTH100 - keep symlinks
+
+    @classmethod
+    def exists(cls, location: Location) -> bool:
+        """Return whether the file exists; raise if it is not usable."""
+        return file_location.check_file(cls.store_file(location))
+
+    @classmethod
+    def shown(cls, location: Location) -> str:
+        """Return the path as it was given."""
+        return location.address
 
     def _open_store(self) -> None:
         exists = file_location.check_file(self._path)
@@ -270,8 +286,8 @@ class SQLiteBackend(Backend):
         self._tenant_number = None if row is None else row[0]
         return self._tenant_number
 
-    # There is one writer at a time, so every operation runs alone.
-    def write(self, operation: Operation[T], *, alone: bool = False) -> T:  # noqa: ARG002
+    # There is one writer at a time, so every operation is exclusive.
+    def write(self, operation: Operation[T], *, exclusive: bool = False) -> T:  # noqa: ARG002
         """Run an operation in a transaction, durable when this returns, and return its result."""
         self._refuse_write()
         return self._writer.run(operation)
@@ -294,7 +310,7 @@ class SQLiteBackend(Backend):
             self._writer.queue.flush()
 
     def _refuse_closed(self) -> None:
-        if self._closed:
+        if self.closed:
             raise StoreUnavailable("the store is closed; open it again.")
         if len(self._paths) > _MAX_CACHED_PATHS:
             self._paths.clear()
@@ -394,7 +410,7 @@ class SQLiteBackend(Backend):
             file_bytes=sum(file_location.file_size(p) for p in self._files()),
             growth=tuple(Growth(to_day(day), begun, held) for day, begun, held in growth),
             days=sum_by_day(
-                (day, unbind(model), Usage(*counts), cost) for day, model, *counts, cost in spent
+                (row.day, row.model, row.usage, row.cost) for row in map(USAGE.row, spent)
             ),
         )
 
@@ -424,16 +440,11 @@ class SQLiteBackend(Backend):
         ]
         return checks + [_permissions(p) for p in (self._path.parent, *self._files()) if p.exists()]
 
-    @property
-    def closed(self) -> bool:
-        """True if `close` was called."""
-        return self._closed
-
     def close(self) -> None:
         """Finish queued writes and close the file."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._watcher.close()
         if self._lock is not None:
             self._writer.queue.close()
@@ -451,7 +462,7 @@ class SQLiteBackend(Backend):
 
         Parent and child open new ones when they next need them.
         """
-        self._paused_for_fork = not self._closed
+        self._paused_for_fork = not self.closed
         if not self._paused_for_fork:
             return
         if self._lock is not None:
@@ -482,7 +493,7 @@ class SQLiteBackend(Backend):
         try:
             self._lock = ProcessLock(self._path)
         except StoreUnavailable:
-            self._closed = True  # The directory is gone; using the store in the child raises.
+            self.closed = True  # The directory is gone; using the store in the child raises.
             return
         self._make_writer()
 

@@ -1,6 +1,5 @@
--- Every statement the backend uses, by name. Constant text: values are always bound.
---
--- Rows whose checksum is checked on reading come as: crc, the row's number, the columns crc covers.
+-- Every statement the backend uses, by name. Constant text: values are always bound. {sessions} and
+-- the like stand for lists of columns (see `tables`), other placeholders for a statement further up.
 
 -- name: begin
 BEGIN IMMEDIATE
@@ -14,68 +13,49 @@ INSERT INTO tenants (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = na
 -- name: raise_fence
 UPDATE meta SET value = value + 1 WHERE name = 'fence'
 
--- name: session
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE n = ? AND tenant = ? AND purged_at IS NULL
+-- Sessions by one field, whose value is ?2; a condition on the trash and an order follow. The sign of
+-- +s.tenant keeps SQLite from reading all sessions of the tenant.
+-- name: find_sessions
+SELECT {sessions} FROM sessions s WHERE
 
--- name: session_by_id
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE tenant = ? AND id = ?
+-- name: sessions_by_n
+{find_sessions} s.tenant = ?1 AND s.n = ?2
 
--- name: session_by_key
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE tenant = ? AND key = ? AND trashed_at IS NULL
+-- name: sessions_by_id
+{find_sessions} s.tenant = ?1 AND s.id = ?2
 
--- name: sessions_by_prefix
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE tenant = ? AND id >= ? AND id < ? AND purged_at IS NULL ORDER BY id LIMIT 20
+-- name: sessions_by_key
+{find_sessions} s.tenant = ?1 AND s.key = ?2
+
+-- name: sessions_by_id_prefix
+{find_sessions} +s.tenant = ?1 AND s.n IN (SELECT n FROM sessions INDEXED BY sessions_by_id
+  WHERE tenant = ?1 AND id >= ?2 AND id < ?3)
 
 -- name: sessions_by_title
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE tenant = ? AND title = ? AND trashed_at IS NULL ORDER BY n LIMIT 20
+{find_sessions} s.tenant = ?1 AND s.title = ?2
 
--- name: sessions_by_loose_title
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE (trashed_at IS NOT NULL) = :trashed AND n IN (
+-- name: sessions_by_title_any_case
+{find_sessions} +s.tenant = ?1 AND s.n IN (
   SELECT n FROM sessions INDEXED BY sessions_by_title
-  WHERE tenant = :tenant AND title IS NOT NULL AND title >= :lower AND title < :lower_end
-    AND (title = :loose COLLATE NOCASE
-      OR length(CAST(title AS BLOB)) > length(title) AND loose(title) = :loose)
+  WHERE tenant = ?1 AND title IS NOT NULL AND title >= ?3 AND title < ?4
+    AND (title = ?2 COLLATE NOCASE
+      OR length(CAST(title AS BLOB)) > length(title) AND loose(title) = ?2)
   UNION ALL SELECT n FROM sessions INDEXED BY sessions_by_title
-  WHERE tenant = :tenant AND title IS NOT NULL AND title >= :upper AND title < :upper_end
-    AND (title = :loose COLLATE NOCASE
-      OR length(CAST(title AS BLOB)) > length(title) AND loose(title) = :loose)
+  WHERE tenant = ?1 AND title IS NOT NULL AND title >= ?5 AND title < ?6
+    AND (title = ?2 COLLATE NOCASE
+      OR length(CAST(title AS BLOB)) > length(title) AND loose(title) = ?2)
   UNION ALL SELECT n FROM sessions INDEXED BY sessions_by_title
-  WHERE tenant = :tenant AND title IS NOT NULL AND title >= char(128) AND loose(title) = :loose)
-ORDER BY n LIMIT 20
+  WHERE tenant = ?1 AND title IS NOT NULL AND title >= char(128) AND loose(title) = ?2)
 
--- name: forks
+-- name: count_forks
 SELECT parent, count(*) FROM sessions INDEXED BY sessions_by_parent
 WHERE tenant = ? AND parent IN (…) AND relation IN ('fork', 'continue')
   AND trashed_at IS NULL AND purged_at IS NULL GROUP BY parent
 
--- name: trashed_by_key
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE tenant = ? AND key = ? AND trashed_at IS NOT NULL ORDER BY n LIMIT 20
-
--- name: trashed_by_title
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE tenant = ? AND title = ? AND trashed_at IS NOT NULL ORDER BY n LIMIT 20
-
 -- name: sessions_by_parent
-SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM sessions WHERE tenant = ? AND parent = ? ORDER BY created_at, n
+{find_sessions} s.tenant = ?1 AND s.parent = ?2
 
--- name: titles
+-- name: titled
 SELECT n, id, scope, agent, title, parent, relation, h.branch, h.updated_at
 FROM sessions s CROSS JOIN heads h ON h.session = s.n
 WHERE s.n IN (SELECT n FROM sessions INDEXED BY sessions_by_title
@@ -91,66 +71,45 @@ WHERE b.n IN (…) AND s.tenant = ? AND trashed_at IS NULL
 -- name: drop_session
 DELETE FROM sessions WHERE n = ? AND tenant = ?
 
--- name: sessions_by_run
-SELECT DISTINCT s.crc, n, tenant, id, key, scope, agent, title, title_by, s.model, cwd, created_at,
-  pinned, archived, trashed_at, goal, metadata, parent, relation, purged_at
-FROM turns t JOIN sessions s ON s.n = t.session
-WHERE t.run_id = ? AND s.tenant = ? AND s.trashed_at IS NULL ORDER BY n LIMIT 20
+-- name: sessions_by_run_id
+{find_sessions} +s.tenant = ?1 AND s.n IN (SELECT session FROM turns WHERE run_id = ?2)
 
 -- name: add_session
-INSERT INTO sessions (tenant, id, key, scope, agent, title, title_by, model, cwd, created_at,
-  pinned, archived, trashed_at, goal, metadata, parent, relation, purged_at, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
+INSERT INTO sessions ({sessions.names}) VALUES ({sessions.values}) RETURNING n
 
 -- name: put_session
-UPDATE sessions SET id = ?3, key = ?4, scope = ?5, agent = ?6, title = ?7, title_by = ?8,
-  model = ?9, cwd = ?10, created_at = ?11, pinned = ?12, archived = ?13, trashed_at = ?14,
-  goal = ?15, metadata = ?16, parent = ?17, relation = ?18, purged_at = ?19, crc = ?20
-WHERE n = ?1 AND tenant = ?2
+UPDATE sessions SET {sessions.set} WHERE n = ? AND tenant = ?1
 
 -- name: add_branch
-INSERT INTO branches (session, number, parent, fork_seq, asked_seq, last_seq, created_at, reason,
-  token, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
+INSERT INTO branches ({branches.names}) VALUES ({branches.values}) RETURNING n
 
 -- name: put_branch
 UPDATE branches SET last_seq = ?2, crc = ?3 WHERE n = ?1
 
--- name: branch
-SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
-  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
-FROM branches b JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
-WHERE b.n = ? AND s.tenant = ?
+-- name: find_branches
+SELECT s.id, s.purged_at, h.branch, h.seq, {branches}
+FROM branches b CROSS JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
+WHERE s.tenant = ?1 AND
 
--- name: branch_step
-SELECT s.id, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq, b.asked_seq, b.last_seq,
-  b.created_at, b.reason, b.token
-FROM branches b JOIN sessions s ON s.n = b.session WHERE b.n = ? AND s.tenant = ?
+-- name: branch_by_n
+{find_branches} b.n = ?2
 
 -- name: branch_by_number
-SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
-  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
-FROM branches b JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
-WHERE b.session = ? AND b.number = ? AND s.tenant = ?
+{find_branches} b.session = ?2 AND b.number = ?3
 
+-- The sign keeps SQLite from reading all branches of the session.
 -- name: branch_by_token
-SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
-  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
-FROM branches b INDEXED BY branches_by_token CROSS JOIN sessions s ON s.n = b.session
-LEFT JOIN heads h ON h.session = b.session
-WHERE b.token = ? AND b.session = ? AND s.tenant = ?
+{find_branches} b.token = ?3 AND +b.session = ?2
 
--- name: branches
-SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
-  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
-FROM branches b JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
-WHERE b.session = ? AND s.tenant = ? ORDER BY b.number
+-- name: branches_of_session
+{find_branches} b.session = ?2 ORDER BY b.number
 
 -- name: branches_from
-SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
-  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
-FROM branches b JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
-WHERE b.parent = ? AND s.tenant = ? ORDER BY b.n
+{find_branches} b.parent = ?2 ORDER BY b.n
+
+-- name: branch_step
+SELECT s.id, {branches} FROM branches b JOIN sessions s ON s.n = b.session
+WHERE b.n = ? AND s.tenant = ?
 
 -- name: drop_branch
 DELETE FROM branches WHERE n = ?
@@ -159,26 +118,18 @@ DELETE FROM branches WHERE n = ?
 SELECT CAST(id AS BLOB) FROM sessions WHERE n = ?
 
 -- name: head
-SELECT crc, activity, session, tenant, branch, branch_no, seq, turns, open_turn, updated_at,
-  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank,
-  preview_seq, queued
-FROM heads WHERE session = ? AND tenant = ?
+SELECT {heads} FROM heads h WHERE h.session = ? AND h.tenant = ?
 
 -- name: add_head
-INSERT INTO heads (session, tenant, branch, branch_no, seq, turns, open_turn, updated_at, activity,
-  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq,
-  queued, crc)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
+INSERT INTO heads ({heads.names}, activity)
+VALUES ({heads.values},
   1 + max((SELECT coalesce(max(activity), 0) FROM heads WHERE tenant = ?2),
-    coalesce((SELECT value FROM meta WHERE name = 'activity of ' || ?2), 0)),
-  ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)
+    coalesce((SELECT value FROM meta WHERE name = 'activity of ' || ?2), 0)))
 
 -- name: put_head
-UPDATE heads SET branch = ?3, branch_no = ?4, seq = ?5, turns = ?6, open_turn = ?7,
-  updated_at = ?8, activity = 1 + max((SELECT max(activity) FROM heads WHERE tenant = ?2),
-    coalesce((SELECT value FROM meta WHERE name = 'activity of ' || ?2), 0)),
-  input = ?9, output = ?10, cache_read = ?11, cache_write = ?12, reasoning = ?13, cost = ?14,
-  preview = ?15, preview_rank = ?16, preview_seq = ?17, queued = ?18, crc = ?19
+UPDATE heads SET {heads.set},
+  activity = 1 + max((SELECT max(activity) FROM heads WHERE tenant = ?2),
+    coalesce((SELECT value FROM meta WHERE name = 'activity of ' || ?2), 0))
 WHERE session = ?1
 
 -- name: raise_activity
@@ -207,11 +158,7 @@ DELETE FROM meta WHERE name = ?
 DELETE FROM heads WHERE session = ?
 
 -- name: list_columns
-SELECT s.crc, n, s.tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation, purged_at,
-  h.crc, activity, session, h.tenant, branch, branch_no, seq, turns, open_turn, updated_at,
-  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank,
-  preview_seq, queued
+SELECT {sessions}, {heads}
 
 -- name: list_recent
 FROM (SELECT * FROM heads WHERE tenant = :tenant AND activity < :before
@@ -234,11 +181,8 @@ WHERE tenant = ? AND activity < ? ORDER BY activity DESC
 ORDER BY activity DESC LIMIT :limit
 
 -- name: activity_after
-SELECT s.id, h.crc, activity, session, h.tenant, branch, branch_no, seq, turns, open_turn,
-  updated_at, input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank,
-  preview_seq, queued
-FROM heads h CROSS JOIN sessions s ON s.n = session
-WHERE h.tenant = ? AND activity > ? ORDER BY activity LIMIT ?
+SELECT s.id, {heads} FROM heads h CROSS JOIN sessions s ON s.n = h.session
+WHERE h.tenant = ? AND h.activity > ? ORDER BY h.activity LIMIT ?
 
 -- name: add_message
 INSERT INTO messages (place, id, turn, crc, body) VALUES (?, ?, ?, ?, ?)
@@ -269,9 +213,6 @@ SELECT b.n, m.place & 4294967295, m.id, m.turn, m.crc, CAST(m.body AS BLOB)
 FROM messages m INDEXED BY messages_by_id CROSS JOIN branches b ON b.n = m.place >> 32
 WHERE m.id IN (…) AND b.session = ?
 
--- name: count_of_turn
-SELECT count(*) FROM messages WHERE place BETWEEN ? AND ? AND turn = ?
-
 -- name: size_of_messages
 SELECT count(*), total(octet_length(m.id) + octet_length(m.body))
 FROM branches b CROSS JOIN messages m ON m.place > b.n << 32 AND m.place < (b.n + 1) << 32
@@ -284,26 +225,14 @@ SELECT total(octet_length(data)) FROM blobs WHERE n IN (
   WHERE b.session = ?)
 
 -- name: turn
-SELECT crc, number, session, number, token, state, run_id, model, holder, lease_until, first_seq,
-  started_at, ended_at, input, output, cache_read, cache_write, reasoning, cost, error
-FROM turns WHERE session = ? AND number = ?
+SELECT {turns} FROM turns t WHERE t.session = ? AND t.number = ?
 
 -- name: turns
-SELECT crc, number, session, number, token, state, run_id, model, holder, lease_until, first_seq,
-  started_at, ended_at, input, output, cache_read, cache_write, reasoning, cost, error
-FROM turns WHERE session = ? ORDER BY number DESC LIMIT ?
+SELECT {turns} FROM turns t WHERE t.session = ? ORDER BY t.number DESC LIMIT ?
 
 -- name: put_turn
-INSERT INTO turns (session, number, token, state, run_id, model, holder, lease_until, first_seq,
-  started_at, ended_at, input, output, cache_read, cache_write, reasoning, cost, error, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (session, number) DO UPDATE SET token = excluded.token, state = excluded.state,
-  run_id = excluded.run_id, model = excluded.model, holder = excluded.holder,
-  lease_until = excluded.lease_until, first_seq = excluded.first_seq,
-  started_at = excluded.started_at, ended_at = excluded.ended_at,
-  input = excluded.input, output = excluded.output, cache_read = excluded.cache_read,
-  cache_write = excluded.cache_write, reasoning = excluded.reasoning, cost = excluded.cost,
-  error = excluded.error, crc = excluded.crc
+INSERT INTO turns ({turns.names}) VALUES ({turns.values})
+ON CONFLICT (session, number) DO UPDATE SET {turns.set}
 
 -- name: drop_turns
 DELETE FROM turns WHERE session = ?
@@ -312,32 +241,24 @@ DELETE FROM turns WHERE session = ?
 DELETE FROM tools WHERE session = ?
 
 -- name: tools
-SELECT session, turn, call_id, name, outcome, started_at, ended_at FROM tools
-WHERE session = ? AND turn = ? ORDER BY position
+SELECT {tools} FROM tools t WHERE t.session = ? AND t.turn = ? ORDER BY t.position
 
 -- name: tool
-SELECT crc, position, session, turn, call_id, position, name, outcome, started_at, ended_at
-FROM tools WHERE session = ? AND turn = ? AND call_id = ?
+SELECT t.position, {tools} FROM tools t WHERE t.session = ? AND t.turn = ? AND t.call_id = ?
 
 -- name: count_tools
 SELECT count(*) FROM tools WHERE session = ? AND turn = ?
 
 -- name: put_tool
-INSERT INTO tools (session, turn, call_id, position, name, outcome, started_at, ended_at, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (session, turn, call_id) DO UPDATE SET name = excluded.name,
-  outcome = excluded.outcome, started_at = excluded.started_at, ended_at = excluded.ended_at,
-  crc = excluded.crc
+INSERT INTO tools ({tools.names}) VALUES ({tools.values})
+ON CONFLICT (session, turn, call_id) DO UPDATE SET {tools.set}
 
 -- name: draft
-SELECT CAST(record AS BLOB) FROM drafts WHERE session = ? AND turn = ? ORDER BY number
-
--- name: opening
-SELECT CAST(record AS BLOB) FROM drafts WHERE session = ? AND turn = ? ORDER BY number LIMIT 1
+SELECT CAST(record AS BLOB) FROM drafts WHERE session = ? AND turn = ? ORDER BY number LIMIT ?
 
 -- name: put_draft
-INSERT INTO drafts (session, turn, number, record, crc) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (session, turn, number) DO UPDATE SET record = excluded.record, crc = excluded.crc
+INSERT INTO drafts ({drafts.names}) VALUES ({drafts.values})
+ON CONFLICT (session, turn, number) DO UPDATE SET {drafts.set}
 
 -- name: drop_draft
 DELETE FROM drafts WHERE session = ? AND turn = ?
@@ -355,7 +276,7 @@ DELETE FROM queue_blobs WHERE session = ?
 DELETE FROM usage WHERE session = ?
 
 -- name: queue
-SELECT number, id, created_at, CAST(body AS BLOB) FROM queue WHERE session = ? ORDER BY number
+SELECT {queue} FROM queue q WHERE q.session = ? ORDER BY q.number
 
 -- name: queue_blobs
 SELECT sha256, data FROM queue_blobs WHERE session = ? AND number = ? ORDER BY rowid
@@ -364,7 +285,7 @@ SELECT sha256, data FROM queue_blobs WHERE session = ? AND number = ? ORDER BY r
 SELECT coalesce(max(number), 0) FROM queue WHERE session = ?
 
 -- name: add_queued
-INSERT INTO queue (session, number, id, created_at, body, crc) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO queue ({queue.names}) VALUES ({queue.values})
 
 -- name: add_queue_blob
 INSERT INTO queue_blobs (session, number, sha256, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
@@ -375,30 +296,22 @@ DELETE FROM queue WHERE session = ? AND number = ?
 -- name: drop_queue_blobs
 DELETE FROM queue_blobs WHERE session = ? AND number = ?
 
--- name: usage
-SELECT day, model, input, output, cache_read, cache_write, reasoning, cost, counted, estimated
-FROM usage WHERE session = ?
+-- name: usage_of_session
+SELECT {usage} FROM usage u WHERE u.session = ?
 
--- name: measured
-SELECT CAST(total(counted) AS INTEGER), CAST(total(estimated) AS INTEGER) FROM (
-  SELECT counted, estimated FROM usage u INDEXED BY usage_of_model
-    CROSS JOIN sessions s ON s.n = u.session
-  WHERE u.model = ? AND s.tenant = ? ORDER BY u.day DESC, u.session DESC LIMIT ?)
+-- name: usage_of_model
+SELECT {usage}
+FROM usage u INDEXED BY usage_of_model CROSS JOIN sessions s ON s.n = u.session
+WHERE u.model = ? AND s.tenant = ? ORDER BY u.day DESC, u.session DESC LIMIT ?
 
 -- name: find_usage
-SELECT crc, rowid, session, day, model, input, output, cache_read, cache_write, reasoning, cost,
-  counted, estimated
-FROM usage WHERE session = ? AND day = ? AND model IS ?
+SELECT u.rowid, {usage} FROM usage u WHERE u.session = ? AND u.day = ? AND u.model IS ?
 
 -- name: add_usage
-INSERT INTO usage (session, day, model, input, output, cache_read, cache_write, reasoning, cost,
-  counted, estimated, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO usage ({usage.names}) VALUES ({usage.values})
 
 -- name: put_usage
-UPDATE usage SET input = ?2, output = ?3, cache_read = ?4, cache_write = ?5, reasoning = ?6,
-  cost = ?7, counted = ?8, estimated = ?9, crc = ?10
-WHERE rowid = ?1
+UPDATE usage SET {usage.set} WHERE rowid = ?
 
 -- name: blob
 SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?
@@ -446,5 +359,4 @@ FROM sessions s JOIN branches b ON b.session = s.n JOIN heads h ON h.session = s
 WHERE s.tenant = ? GROUP BY day ORDER BY day
 
 -- name: usage_by_day
-SELECT day, u.model, input, output, cache_read, cache_write, reasoning, cost
-FROM usage u JOIN sessions s ON s.n = u.session WHERE s.tenant = ?
+SELECT {usage} FROM usage u JOIN sessions s ON s.n = u.session WHERE s.tenant = ?

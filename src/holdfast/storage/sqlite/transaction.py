@@ -1,30 +1,26 @@
 """Snapshot and transaction of the storage protocol, as SQL statements without decisions.
 
-Names that SQL text cannot hold exactly (NUL, lone surrogates) are bound as blobs of their bytes;
-text and blob never compare equal, so two names are never confused.
-
-Every row gets a checksum when it is written (see `checksums`). Rows that locate a history and
+Every row gets a checksum when it is written (see `tables`). Rows that locate a history and
 control who may write to it (sessions, heads, branches, turns) are checked whenever they are read: a
 mismatch raises `Damaged` and never yields a shorter history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
-from operator import add
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import apsw
 import msgspec
 
-from holdfast import codec
 from holdfast.clock import Clock
 from holdfast.errors import Damaged
 from holdfast.storage.ancestry import Path, PathBranch, Segment, join_path, ranges
-from holdfast.storage.protocol import (
-    MAX_MEASURED_ROWS,
+from holdfast.storage.columns import RowT
+from holdfast.storage.protocol import SessionField, Snapshot
+from holdfast.storage.rows import (
     BlobUse,
     BranchOwner,
     BranchRow,
@@ -44,12 +40,25 @@ from holdfast.storage.protocol import (
     UsageRow,
     sort_usage,
 )
-from holdfast.storage.sqlite.checksums import INVALID_CRC, row_checksum
 from holdfast.storage.sqlite.statements import SQL
+from holdfast.storage.sqlite.tables import (
+    BRANCHES,
+    DRAFTS,
+    HEADS,
+    INVALID_CRC,
+    QUEUE,
+    SESSIONS,
+    TOOLS,
+    TURNS,
+    USAGE,
+    DraftRecord,
+    Table,
+    bind,
+    bind_json,
+    unbind,
+)
+from holdfast.storage.write_queue import CountingTransaction
 from holdfast.titles import normalize_title
-from holdfast.values import Holder, MeasuredTokens, Usage
-
-T = TypeVar("T")
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
@@ -60,9 +69,16 @@ _IDS_PER_QUERY: Final = 64
 _BRANCHES_PER_QUERY: Final = 250
 _NO_LIMIT: Final = -1
 _NO_TENANT: Final = -1
-_SESSION_COLUMNS: Final = 20
+_LAST_SEQ: Final = BRANCHES.selected.index("last_seq")
+_QUEUE_NUMBER: Final = QUEUE.selected.index("number")
 _ROWS_MISSING: Final = "a session's rows are missing"
 
+# Literals: SQLite uses a partial index only if the text implies its WHERE.
+_IN_TRASH: Final = {
+    None: "",
+    True: "AND s.trashed_at IS NOT NULL",
+    False: "AND s.trashed_at IS NULL",
+}
 _FILTERS: Final = {
     "scope": "AND s.scope = :scope",
     "agent": "AND s.agent = :agent",
@@ -81,37 +97,10 @@ _FILTERS: Final = {
 }
 
 
-def bind(text: str | None) -> str | bytes | None:
-    """Return text as a value that SQLite stores exactly."""
-    if text is None:
-        return None
-    if "\0" in text:
-        return codec.encode_text(text)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return codec.encode_text(text)
-    return text
-
-
-def unbind(value: Any) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Return a stored value, with text as it was before `bind`."""
-    return codec.decode_text(value) if isinstance(value, bytes) else value
-
-
-def bind_json(data: bytes | None) -> str | bytes | None:
-    """Return JSON as text for SQLite, so that it is readable in the file; see `bind`."""
-    if data is None:
-        return None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
-
-
-def unbind_json(value: str | bytes | None) -> bytes | None:
-    """Return stored JSON as bytes."""
-    return codec.encode_text(value) if isinstance(value, str) else value
+@cache
+def _session_query(by: SessionField, trashed: bool | None) -> str:  # noqa: FBT001 - a key of the cache
+    """Return the statement that finds sessions by a field, in the trash or not."""
+    return f"{SQL[f'sessions_by_{by}']} {_IN_TRASH[trashed]} ORDER BY s.n"
 
 
 @cache
@@ -130,7 +119,7 @@ def message_values(row: MessageRow) -> tuple[str | bytes | int | None, ...]:
     return bind(row.id), row.turn, row.crc, bind_json(row.body)
 
 
-class SQLiteSnapshot:
+class SQLiteSnapshot(Snapshot):
     """Reads on one connection, within one SQLite transaction."""
 
     def __init__(
@@ -147,18 +136,21 @@ class SQLiteSnapshot:
         row: tuple[Any, ...] | None = self._execute(SQL[name], values).fetchone()
         return row
 
-    def _checked_row(self, name: str, session: int, *values: object) -> Sequence[Any] | None:
-        """Return a query's first row without its checksum; raise `Damaged` if it does not match."""
+    def _fetch(self, table: Table[RowT], name: str, session: int, *values: object) -> list[RowT]:
+        """Return the rows of a session that a statement reads."""
         try:
-            row = self._first(name, *values)
+            found: list[Any] = self._execute(SQL[name], values).fetchall()
         except UnicodeDecodeError as error:
             raise self._checksum_error(session) from error
-        return None if row is None else self._check_row(row, session)
+        return [self._checked(table, row, session) for row in found]
 
-    def _check_row(self, row: Sequence[Any], session: int | None) -> Sequence[Any]:
-        if row_checksum(row[2:]) != row[0]:
+    def _checked(
+        self, table: Table[RowT], row: Sequence[Any], session: int | None, *derived: object
+    ) -> RowT:
+        """Return a row that was read; raise `Damaged` if it does not match its checksum."""
+        if not table.is_intact(row):
             raise self._checksum_error(session)
-        return row[1:]
+        return table.row(row, *derived)
 
     def _checksum_error(self, session: int | None) -> Damaged:
         return Damaged(
@@ -178,14 +170,42 @@ class SQLiteSnapshot:
 
     # ---------------------------------------------------------------------------- sessions
 
-    def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
-        """Return a session by its key or id; `None` if it does not exist or was purged."""
-        if key is not None:
-            row = self._first("session_by_key", self._tenant, bind(key))
-        else:
-            row = self._first("session_by_id", self._tenant, bind(id))
-        found = None if row is None else self._session_row(row)
-        return None if found is None or found.purged_at is not None else found
+    def sessions(
+        self,
+        by: SessionField,
+        value: str | int,
+        *,
+        trashed: bool | None = None,
+        stubs: bool = False,
+        limit: int | None = None,
+    ) -> list[SessionRow]:
+        """Return sessions by one field, by number; each row is checked before it is left out."""
+        if by == "title_any_case":
+            self._connection.create_scalar_function(
+                "loose", _normalize_or_none, 1, deterministic=True
+            )
+        found: list[SessionRow] = []
+        try:
+            for row in self._execute(_session_query(by, trashed), self._search_values(by, value)):
+                session = self._checked(SESSIONS, row, row[1])
+                if stubs or session.purged_at is None:
+                    found.append(session)
+                if len(found) == limit:
+                    break
+        except UnicodeDecodeError as error:
+            raise self._checksum_error(value if isinstance(value, int) else None) from error
+        return found
+
+    def _search_values(self, by: SessionField, value: str | int) -> tuple[object, ...]:
+        if isinstance(value, int):
+            return self._tenant, value
+        if by == "id_prefix":
+            # Ids are lower-case base32, so "~" sorts after every continuation.
+            return self._tenant, bind(value), bind(value + "~")
+        if by == "title_any_case":
+            folded = normalize_title(value)
+            return self._tenant, bind(folded), *_title_ranges(folded)
+        return self._tenant, bind(value)
 
     def owners(self, branches: Collection[int]) -> dict[int, BranchOwner]:
         """Return the sessions that own these branches."""
@@ -197,64 +217,24 @@ class SQLiteSnapshot:
             found.update((branch, _owner(row)) for branch, *row in rows)
         return found
 
-    def title_candidates(self, words: Sequence[str]) -> list[BranchOwner]:
+    def titled(self, words: Sequence[str]) -> list[BranchOwner]:
         """Return sessions whose title may contain all these words.
 
         SQLite folds only ASCII letters, so every title with other letters is returned.
         """
         plain = [word for word in words if word.isascii()]
         conditions = " AND ".join(["instr(lower(title), ?)"] * len(plain)) or "TRUE"
-        text = SQL["titles"].replace("(…)", f"({conditions})")
+        text = SQL["titled"].replace("(…)", f"({conditions})")
         return [_owner(row) for row in self._execute(text, (self._tenant, *plain))]
 
-    def session_or_stub(self, id: str) -> SessionRow | None:
-        """Return a session by its id, or the stub that a purge left of it."""
-        row = self._first("session_by_id", self._tenant, bind(id))
-        return None if row is None else self._session_row(row)
-
-    def children(self, id: str) -> list[SessionRow]:
-        """Return the sessions that name this one as their parent, oldest first."""
-        found = self._execute(SQL["sessions_by_parent"], (self._tenant, bind(id)))
-        return [self._session_row(row) for row in found]
-
-    def _session_row(self, row: Sequence[Any]) -> SessionRow:
-        return _session_row(self._check_row(row, row[1]))
-
-    def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
-        """Return sessions whose id starts with `prefix`, or whose title is `title`."""
-        if prefix is not None:
-            # Ids are lower-case base32, so "~" sorts after every continuation.
-            values: tuple[object, ...] = (self._tenant, bind(prefix), bind(prefix + "~"))
-            found = self._execute(SQL["sessions_by_prefix"], values)
-        else:
-            found = self._execute(SQL["sessions_by_title"], (self._tenant, bind(title)))
-        return [self._session_row(row) for row in found]
-
-    def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
-        """Return sessions whose title equals this one apart from case.
-
-        The index orders titles by their bytes, so only the ranges that can fold to this title are
-        read. SQLite folds ASCII; only titles with other letters are folded by Python.
-        """
-        self._connection.create_scalar_function("loose", _normalize_or_none, 1, deterministic=True)
-        folded = normalize_title(title)
-        values = {
-            "tenant": self._tenant,
-            "trashed": int(trashed),
-            "loose": bind(folded),
-            **_title_ranges(folded),
-        }
-        found = self._execute(SQL["sessions_by_loose_title"], values)
-        return [self._session_row(row) for row in found]
-
-    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+    def count_forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Return how many sessions were forked from each of these."""
         counts: dict[str, int] = {}
         for start in range(0, len(ids), _IDS_PER_QUERY):
             names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
             try:
                 found: list[Any] = self._execute(
-                    _with_parameters("forks", len(names)), (self._tenant, *names)
+                    _with_parameters("count_forks", len(names)), (self._tenant, *names)
                 ).fetchall()
             except (apsw.CorruptError, UnicodeDecodeError) as error:
                 raise Damaged(
@@ -264,26 +244,10 @@ class SQLiteSnapshot:
             counts |= {unbind(parent): count for parent, count in found}
         return counts
 
-    def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
-        """Return sessions in the trash by the key or title they had."""
-        name, value = ("trashed_by_key", key) if key is not None else ("trashed_by_title", title)
-        found = self._execute(SQL[name], (self._tenant, bind(value)))
-        return [self._session_row(row) for row in found]
-
-    def find_run(self, run_id: str) -> list[SessionRow]:
-        """Return the sessions that have a turn of this run."""
-        found = self._execute(SQL["sessions_by_run"], (bind(run_id), self._tenant))
-        return [self._session_row(row) for row in found]
-
-    def session(self, n: int) -> SessionRow | None:
-        """Return a session's identity row."""
-        row = self._checked_row("session", n, n, self._tenant)
-        return None if row is None else _session_row(row)
-
     def head(self, n: int) -> HeadRow | None:
         """Return a session's head row."""
-        row = self._checked_row("head", n, n, self._tenant)
-        return None if row is None else _head_row(row)
+        found = self._fetch(HEADS, "head", n, n, self._tenant)
+        return found[0] if found else None
 
     def list_sessions(
         self, listing: SessionFilter, *, before: int | None, limit: int
@@ -306,9 +270,10 @@ class SQLiteSnapshot:
             rows: list[Any] = self._execute(text, values).fetchall()
             if len(rows) == limit:
                 break
+        width = len(SESSIONS.selected)
         for row in rows:
-            session, head = row[:_SESSION_COLUMNS], row[_SESSION_COLUMNS:]
-            yield self._session_row(session), _head_row(self._check_row(head, session[1]))
+            n = row[1]
+            yield self._checked(SESSIONS, row[:width], n), self._checked(HEADS, row[width:], n)
 
     def _list_one_by_one(self, listing: SessionFilter, before: int) -> Iterator[ListedSession]:
         """Yield sessions one by one, with an `UnreadableSession` for each damaged one; slow."""
@@ -328,14 +293,14 @@ class SQLiteSnapshot:
 
     def _unreadable(self, n: int, activity: int, why: str) -> UnreadableSession:
         """Return the rows of a damaged session as they are, unchecked."""
-        row = self._unchecked("session", n, _session_row)
-        head = self._unchecked("head", n, _head_row)
+        row = self._unchecked(SESSIONS, "sessions_by_n", self._tenant, n)
+        head = self._unchecked(HEADS, "head", n, self._tenant)
         return UnreadableSession(activity, why, self._id_of(n), row, head)
 
-    def _unchecked(self, name: str, n: int, make: Callable[[Sequence[Any]], T]) -> T | None:
+    def _unchecked(self, table: Table[RowT], name: str, *values: object) -> RowT | None:
         try:
-            row = self._first(name, n, self._tenant)
-            return None if row is None else make(row[1:])
+            row = self._first(name, *values)
+            return None if row is None else table.row(row)
         except (apsw.CorruptError, UnicodeDecodeError, TypeError, ValueError):
             return None
 
@@ -349,7 +314,7 @@ class SQLiteSnapshot:
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
         """Return the sessions written to after an activity number, in order."""
         rows = self._execute(SQL["activity_after"], (self._tenant, number, limit))
-        heads = [(unbind(id), _head_row(self._check_row(head, head[2]))) for id, *head in rows]
+        heads = [(unbind(id), self._checked(HEADS, head, head[2])) for id, *head in rows]
         return [(head.activity, id, head.branch_no, head.seq) for id, head in heads]
 
     # ---------------------------------------------------------------------------- messages
@@ -377,58 +342,44 @@ class SQLiteSnapshot:
         if row is None:
             raise Damaged(f"branch {branch} is missing; run store.verify().")
         session_id, *columns = row
-        _, _, _, parent, fork_seq, *_ = self._check_row(columns, columns[2])
-        if parent is not None and parent >= branch:
+        found = self._checked(BRANCHES, columns, columns[2], unbind(session_id), None)
+        if found.parent is not None and found.parent >= branch:
             raise Damaged(f"branch {branch} names a parent that is not older; run store.verify().")
-        return PathBranch(branch, fork_seq, unbind(session_id)), parent
+        return PathBranch(branch, found.fork_seq, found.session_id), found.parent
 
     def _cache_path(self, branch: int, path: Path) -> None:
         if len(path) <= _MAX_CACHED_SEGMENTS:
             self._paths[branch] = path
 
-    def branch(self, session: int, number: int) -> BranchRow | None:
-        """Return a session's branch by its number in that session."""
-        return self._branch(self._first("branch_by_number", session, number, self._tenant))
-
-    def branch_by_token(self, session: int, token: str) -> BranchRow | None:
-        """Return the branch of a session that the write with this token created."""
-        return self._branch(self._first("branch_by_token", token, session, self._tenant))
-
-    def find_branch(self, n: int) -> BranchRow | None:
-        """Return a branch."""
-        return self._branch(self._first("branch", n, self._tenant))
-
-    def branches(self, session: int) -> list[BranchRow]:
-        """Return a session's branches by number."""
-        rows = self._execute(SQL["branches"], (session, self._tenant))
+    def branches(
+        self,
+        *,
+        n: int | None = None,
+        session: int | None = None,
+        number: int | None = None,
+        token: str | None = None,
+        parent: int | None = None,
+    ) -> list[BranchRow]:
+        """Return branches, oldest first: by number, of a session, or those that start on one."""
+        if n is not None:
+            rows = self._execute(SQL["branch_by_n"], (self._tenant, n))
+        elif parent is not None:
+            rows = self._execute(SQL["branches_from"], (self._tenant, parent))
+        elif number is not None:
+            rows = self._execute(SQL["branch_by_number"], (self._tenant, session, number))
+        elif token is not None:
+            rows = self._execute(SQL["branch_by_token"], (self._tenant, session, bind(token)))
+        else:
+            rows = self._execute(SQL["branches_of_session"], (self._tenant, session))
         return [self._branch_row(row) for row in rows]
-
-    def branches_from(self, n: int) -> list[BranchRow]:
-        """Return the branches that start on this one, oldest first."""
-        rows = self._execute(SQL["branches_from"], (n, self._tenant))
-        return [self._branch_row(row) for row in rows]
-
-    def _branch(self, row: Sequence[Any] | None) -> BranchRow | None:
-        return None if row is None else self._branch_row(row)
 
     def _branch_row(self, row: Sequence[Any]) -> BranchRow:
         session_id, purged_at, active, head_seq, *columns = row
-        (n, session, number, parent, fork_seq, asked_seq, last_seq, created_at, reason,
-         token) = self._check_row(columns, columns[2])  # fmt: skip
-        return BranchRow(
-            n=n,
-            session=session,
-            session_id=unbind(session_id),
-            purged=purged_at is not None,
-            number=number,
-            parent=parent,
-            fork_seq=fork_seq,
-            asked_seq=asked_seq,
-            last_seq=head_seq if n == active else last_seq,
-            created_at=created_at,
-            reason=reason,
-            token=token,
-        )
+        if not BRANCHES.is_intact(columns):
+            raise self._checksum_error(columns[2])
+        if columns[1] == active:
+            columns[_LAST_SEQ] = head_seq
+        return BRANCHES.row(columns, unbind(session_id), purged_at is not None)
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Return the messages of these ranges in order, each range with its session's id."""
@@ -508,12 +459,6 @@ class SQLiteSnapshot:
             found.extend((branch, _message_row(row)) for branch, *row in rows)
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
-    def count_turn_messages(self, branch: int, turn: TurnRow) -> int:
-        """Return how many messages a turn has; they all follow its first seq."""
-        ends = (message_rowid(branch, turn.first_seq + 1), message_rowid(branch, _SEQ_MASK))
-        row = self._first("count_of_turn", *ends, turn.number)
-        return row[0] if row else 0
-
     def session_size(self, session: int) -> SessionSize:
         """Return the count of messages on a session's own branches, and the bytes they take."""
         messages, size = self._first("size_of_messages", session) or (0, 0)
@@ -522,54 +467,42 @@ class SQLiteSnapshot:
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
-    def turn(self, session: int, number: int) -> TurnRow | None:
-        """Return one turn."""
-        row = self._checked_row("turn", session, session, number)
-        return None if row is None else _turn_row(row)
-
-    def turns(self, session: int, limit: int | None) -> list[TurnRow]:
-        """Return the newest turns, oldest first."""
-        values = (session, _NO_LIMIT if limit is None else limit)
-        rows = self._execute(SQL["turns"], values)
-        return [_turn_row(self._check_row(row, session)) for row in rows][::-1]
+    def turns(
+        self, session: int, *, number: int | None = None, limit: int | None = None
+    ) -> list[TurnRow]:
+        """Return one turn, or the newest ones, oldest first."""
+        if number is not None:
+            return self._fetch(TURNS, "turn", session, session, number)
+        limit = _NO_LIMIT if limit is None else limit
+        return self._fetch(TURNS, "turns", session, session, limit)[::-1]
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
         """Return the tool ledger of a turn, in call order."""
-        return [_tool_row(row) for row in self._execute(SQL["tools"], (session, turn))]
+        return [TOOLS.row(row) for row in self._execute(SQL["tools"], (session, turn))]
 
-    def draft(self, session: int, turn: int) -> list[bytes]:
+    def draft(self, session: int, turn: int, *, limit: int | None = None) -> list[bytes]:
         """Return the records of an open draft."""
-        return [row[0] for row in self._execute(SQL["draft"], (session, turn))]
-
-    def opening(self, session: int, turn: int) -> bytes | None:
-        """Return the first record of an open draft."""
-        row = self._execute(SQL["opening"], (session, turn)).fetchone()
-        return None if row is None else row[0]
+        values = (session, turn, _NO_LIMIT if limit is None else limit)
+        return [row[0] for row in self._execute(SQL["draft"], values)]
 
     def queue(self, session: int) -> list[QueueRow]:
         """Return queued input in order."""
         rows: list[Any] = self._execute(SQL["queue"], (session,)).fetchall()
-        return [
-            QueueRow(number, unbind(id), created_at, body, self._queue_blobs(session, number))
-            for number, id, created_at, body in rows
-        ]
+        return [QUEUE.row(row, self._queue_blobs(session, row[_QUEUE_NUMBER])) for row in rows]
 
     def _queue_blobs(self, session: int, number: int) -> tuple[tuple[str, bytes], ...]:
         rows = self._execute(SQL["queue_blobs"], (session, number))
         return tuple((sha256, data) for sha256, data in rows)
 
-    def usage(self, session: int) -> list[UsageRow]:
-        """Return usage by day and model."""
-        rows = self._execute(SQL["usage"], (session,))
-        return sort_usage(
-            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], MeasuredTokens(*spent[6:]))
-            for day, model, *spent in rows
-        )
-
-    def measured(self, model: str) -> MeasuredTokens:
-        """Return counted and estimated tokens, summed over a model's latest usage rows."""
-        row = self._first("measured", bind(model), self._tenant, MAX_MEASURED_ROWS)
-        return MeasuredTokens(*(row or ()))
+    def usage(
+        self, *, session: int | None = None, model: str | None = None, limit: int | None = None
+    ) -> list[UsageRow]:
+        """Return usage by day and model: of a session, or the newest of a model."""
+        if session is not None:
+            rows = self._execute(SQL["usage_of_session"], (session,))
+            return sort_usage(map(USAGE.row, rows))[:limit]
+        values = (bind(model), self._tenant, _NO_LIMIT if limit is None else limit)
+        return [USAGE.row(row) for row in self._execute(SQL["usage_of_model"], values)]
 
     def blob(self, sha256: str) -> bytes | None:
         """Return a blob's data."""
@@ -582,7 +515,7 @@ class SQLiteSnapshot:
         return row[0] if row else 0
 
 
-class SQLiteTransaction(SQLiteSnapshot):
+class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
     """Reads and writes. `writes` counts the writes, so that a refusal before any is recognised."""
 
     def __init__(
@@ -623,64 +556,48 @@ class SQLiteTransaction(SQLiteSnapshot):
 
     def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a session with its first branch and head; return its number."""
-        values = (self._tenant, *_session_values(row))
-        n = self._insert_returning("add_session", *values, row_checksum(values))
+        n = self._insert_returning("add_session", *SESSIONS.values(row, self._tenant))
         if row.purged_at is None:
-            branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at
-            head = HeadRow(n, branch, 1, start.fork_seq, 0, None, at, 0, Usage(), 0, None, 0, 0, 0)
-            self._put_head("add_head", head)
+            branch = self.add_branch(n, 1, start, row.created_at)
+            head = HeadRow.first(n, branch, start, row.created_at)
+            self._write("add_head", *HEADS.values(head, self._tenant))
         return n
 
     def add_branch(self, session: int, number: int, start: BranchStart, created_at: int) -> int:
         """Insert a branch; return its number."""
-        values = (
-            session, number, start.parent, start.fork_seq, start.asked_seq, None, created_at,
-            start.reason, start.token,
-        )  # fmt: skip
-        n = self._insert_returning("add_branch", *values, row_checksum(values))
+        row = BranchRow.create(0, session, number, start, created_at)
+        n = self._insert_returning("add_branch", *BRANCHES.values(row, None))
         self._first_new_branch = self._first_new_branch or n
         return n
 
     def end_branch(self, n: int, last_seq: int) -> None:
         """Record the last seq of a branch that is no longer active."""
         row = self.find_branch(n)
-        if row is None:
-            return
-        values = (
-            row.session, row.number, row.parent, row.fork_seq, row.asked_seq, last_seq,
-            row.created_at, row.reason, row.token,
-        )  # fmt: skip
-        self._write("put_branch", n, last_seq, row_checksum(values))
+        if row is not None:
+            *_, crc = BRANCHES.values(row, last_seq)
+            self._write("put_branch", n, last_seq, crc)
 
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity row."""
-        values = (self._tenant, *_session_values(row))
-        self._write("put_session", row.n, *values, row_checksum(values))
+        self._write("put_session", *SESSIONS.values(row, self._tenant), row.n)
 
     def put_head(self, row: HeadRow) -> None:
         """Replace a session's head; its activity number becomes the tenant's highest."""
-        self._put_head("put_head", row)
+        self._write("put_head", *HEADS.values(row, self._tenant))
 
-    def _put_head(self, name: str, row: HeadRow) -> None:
-        usage = row.usage
-        values = (
-            row.session, self._tenant, row.branch, row.branch_no, row.seq, row.turns,
-            row.open_turn, row.updated_at, usage.input, usage.output, usage.cache_read,
-            usage.cache_write, usage.reasoning, row.cost, bind(row.preview), row.preview_rank,
-            row.preview_seq, row.queued,
-        )  # fmt: skip
-        self._write(name, *values, row_checksum(values))
-
-    def cut_branch(self, n: int, last_seq: int) -> CutResult:
-        """Erase a branch's messages after `last_seq`, its new end; return their count and blobs."""
-        ends = (message_rowid(n, last_seq + 1), message_rowid(n, _SEQ_MASK))
+    def cut_branch(self, n: int, last_seq: int | None) -> CutResult:
+        """Erase a branch's messages after `last_seq`, its new end, or the whole branch."""
+        ends = (message_rowid(n, (last_seq or 0) + 1), message_rowid(n, _SEQ_MASK))
         blobs = frozenset(row[0] for row in self._execute(SQL["blobs_of_messages"], ends))
         self._write("drop_blob_uses", *ends)
         self._write("drop_messages", *ends)
         erased = self._connection.changes()
         if erased:
             self._note_erasure()
-        self.end_branch(n, last_seq)
+        if last_seq is None:
+            self._write("drop_branch", n)
+        else:
+            self.end_branch(n, last_seq)
         return CutResult(erased, blobs)
 
     def _note_erasure(self) -> None:
@@ -688,10 +605,6 @@ class SQLiteTransaction(SQLiteSnapshot):
         if not self._erased:
             self._write("note_erasure", self._tenant)
             self._erased = True
-
-    def drop_branch(self, n: int) -> None:
-        """Delete a branch that has no messages."""
-        self._write("drop_branch", n)
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a message by its tombstone; return the blobs that it referenced."""
@@ -754,48 +667,33 @@ class SQLiteTransaction(SQLiteSnapshot):
 
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage of a day and model."""
-        key = (session, row.day, bind(row.model))
-        measured = row.measured
-        spent = (
-            *msgspec.structs.astuple(row.usage), row.cost, measured.counted, measured.estimated,
-        )  # fmt: skip
-        found = self._first("find_usage", *key)
+        found = self._first("find_usage", session, row.day, bind(row.model))
         if found is None:
-            self._write("add_usage", *key, *spent, row_checksum((*key, *spent)))
+            self._write("add_usage", *USAGE.values(row, session))
             return
-        crc, n, *before = found
-        sums = tuple(map(add, before[len(key) :], spent))
-        matches = row_checksum(before) == crc
-        self._write("put_usage", n, *sums, row_checksum((*key, *sums)) if matches else INVALID_CRC)
+        rowid, *stored = found
+        *values, crc = USAGE.values(USAGE.row(stored) + row, session)
+        self._write("put_usage", *values, crc if USAGE.is_intact(stored) else INVALID_CRC, rowid)
 
     def put_turn(self, row: TurnRow) -> None:
         """Insert or replace a turn."""
-        used = row.usage
-        values = (
-            row.session, row.number, row.token, row.state, bind(row.run_id),
-            bind(row.model), bind_json(codec.to_json(row.holder)), row.lease_until, row.first_seq,
-            row.started_at, row.ended_at, used.input, used.output, used.cache_read,
-            used.cache_write, used.reasoning, row.cost, bind(row.error),
-        )  # fmt: skip
-        self._write("put_turn", *values, row_checksum(values))
+        self._write("put_turn", *TURNS.values(row))
 
     def put_tool(self, row: ToolRow) -> None:
         """Insert or replace a row of the tool ledger; a new one is appended."""
-        key = (row.session, row.turn, bind(row.call_id))
-        found = self._first("tool", *key)
+        found = self._first("tool", row.session, row.turn, bind(row.call_id))
         if found is None:
             counted = self._first("count_tools", row.session, row.turn)
-            position, matches = counted[0] if counted else 0, True
+            position, intact = counted[0] if counted else 0, True
         else:
-            position, matches = found[1], row_checksum(found[2:]) == found[0]
-        facts = (bind(row.name), row.outcome, row.started_at, row.ended_at)
-        values = (*key, position, *facts)
-        self._write("put_tool", *values, row_checksum(values) if matches else INVALID_CRC)
+            position, *stored = found
+            intact = TOOLS.is_intact(stored)
+        *values, crc = TOOLS.values(row, position)
+        self._write("put_tool", *values, crc if intact else INVALID_CRC)
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
         """Insert or replace one record of a draft."""
-        values = (session, turn, number, bind_json(record))
-        self._write("put_draft", *values, row_checksum(values))
+        self._write("put_draft", *DRAFTS.values(DraftRecord(session, turn, number, record)))
 
     def drop_draft(self, session: int, turn: int) -> None:
         """Delete a draft that became a message."""
@@ -805,8 +703,9 @@ class SQLiteTransaction(SQLiteSnapshot):
         """Append input to the queue."""
         last = self._first("last_queued", session)
         number = (last[0] if last else 0) + 1
-        values = (session, number, bind(row.id), row.created_at, bind_json(row.body))
-        self._write("add_queued", *values, row_checksum(values))
+        self._write(
+            "add_queued", *QUEUE.values(msgspec.structs.replace(row, number=number), session)
+        )
         for sha256, data in row.blobs:
             self._write("add_queue_blob", session, number, sha256, data)
 
@@ -862,22 +761,18 @@ def _normalize_or_none(*values: Any) -> Any:  # noqa: ANN401 - whatever the colu
     return bind(normalize_title(title)) if isinstance(title, str) else None
 
 
-def _title_ranges(normalized: str) -> dict[str, str]:
+def _title_ranges(normalized: str) -> tuple[str, str, str, str]:
     """Return the index ranges of titles that may fold to this one and start with an ASCII letter.
 
-    Titles that start with another letter are read in any case. A title that folds to a non-ASCII
-    first letter may start with any ASCII letter, followed by a combining accent.
+    The index orders titles by their bytes. Titles that start with another letter are read in any
+    case. A title that folds to a non-ASCII first letter may start with any ASCII letter, followed
+    by a combining accent.
     """
     first = normalized[:1]
     if not first.isascii():
-        return {"lower": "", "lower_end": "\x80", "upper": "", "upper_end": ""}
+        return "", "\x80", "", ""
     upper = first.upper() if first.isalpha() else ""
-    return {
-        "lower": first,
-        "lower_end": _next(first),
-        "upper": upper,
-        "upper_end": _next(upper),
-    }
+    return first, _next(first), upper, _next(upper)
 
 
 def _next(first: str) -> str:
@@ -887,11 +782,11 @@ def _next(first: str) -> str:
 def _conditions(listing: SessionFilter) -> list[str]:
     """Return the SQL conditions of a listing; `_filter_values` has the values to bind."""
     conditions = [text for name, text in _FILTERS.items() if getattr(listing, name) is not None]
-    # Literals, not bound values: SQLite uses a partial index only if the text implies its WHERE.
+    # Literals for the same reason as in `_IN_TRASH`.
     for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
         if flag is not None:
             conditions.append(f"AND s.{name} = {flag:d}")
-    conditions.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
+    conditions.append(_IN_TRASH[listing.trashed])
     if listing.busy is not None:
         conditions.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
     if not listing.delegates:
@@ -910,73 +805,12 @@ def _filter_values(listing: SessionFilter) -> dict[str, Any]:
     }
 
 
-def _session_row(row: Sequence[Any]) -> SessionRow:
-    if bytes in map(type, row):
-        row = [unbind(value) for value in row]
-    (n, _, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned, archived,
-     trashed_at, goal, metadata, parent, relation, purged_at) = row  # fmt: skip
-    return SessionRow(
-        n, id, key, scope, agent, title, title_by, model, cwd, created_at, bool(pinned),
-        bool(archived), trashed_at, unbind_json(goal), unbind_json(metadata) or b"", parent,
-        relation, purged_at,
-    )  # fmt: skip
-
-
-def _session_values(row: SessionRow) -> tuple[object, ...]:
-    return (
-        bind(row.id), bind(row.key), bind(row.scope), bind(row.agent), bind(row.title),
-        row.title_by, bind(row.model), bind(row.cwd), row.created_at, int(row.pinned),
-        int(row.archived), row.trashed_at, bind_json(row.goal), bind_json(row.metadata),
-        bind(row.parent), row.relation, row.purged_at,
-    )  # fmt: skip
-
-
 def _owner(row: Sequence[Any]) -> BranchOwner:
     if bytes in map(type, row):
         row = [unbind(value) for value in row]
     return BranchOwner(*row)
 
 
-def _head_row(row: Sequence[Any]) -> HeadRow:
-    activity, session, _, branch, branch_no, seq, turns, open_turn, updated_at = row[:9]
-    usage = Usage(row[9], row[10], row[11], row[12], row[13])
-    return HeadRow(
-        session, branch, branch_no, seq, turns, open_turn, updated_at, activity, usage,
-        row[14], unbind(row[15]), row[16], row[17], row[18],
-    )  # fmt: skip
-
-
 def _message_row(row: Sequence[Any]) -> MessageRow:
     seq, name, turn, crc, body = row
     return MessageRow(seq, name if isinstance(name, str) else unbind(name), turn, crc, body)
-
-
-def _turn_row(row: Sequence[Any]) -> TurnRow:
-    return TurnRow(
-        session=row[1],
-        number=row[2],
-        token=row[3],
-        state=row[4],
-        run_id=unbind(row[5]),
-        model=unbind(row[6]),
-        holder=codec.from_json(row[7], Holder),
-        lease_until=row[8],
-        first_seq=row[9],
-        started_at=row[10],
-        ended_at=row[11],
-        usage=Usage(*row[12:17]),
-        cost=row[17],
-        error=unbind(row[18]),
-    )
-
-
-def _tool_row(row: Sequence[Any]) -> ToolRow:
-    return ToolRow(
-        session=row[0],
-        turn=row[1],
-        call_id=unbind(row[2]),
-        name=unbind(row[3]),
-        outcome=row[4],
-        started_at=row[5],
-        ended_at=row[6],
-    )

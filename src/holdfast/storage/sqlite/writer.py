@@ -17,7 +17,8 @@ from holdfast.storage.group_commit import CommitFailed
 from holdfast.storage.sqlite.connection import MovedProbe, is_io_error, translate
 from holdfast.storage.sqlite.process_lock import ProcessLock
 from holdfast.storage.sqlite.statements import SQL
-from holdfast.storage.sqlite.transaction import SQLiteTransaction, bind
+from holdfast.storage.sqlite.tables import bind
+from holdfast.storage.sqlite.transaction import SQLiteTransaction
 
 _NOT_STORED = "nothing was stored."
 

@@ -45,6 +45,7 @@ from holdfast.testing.conformance.resolve_tests import ResolveTests
 from holdfast.testing.conformance.retention_tests import RetentionTests
 from holdfast.testing.conformance.retries_tests import RetryTests
 from holdfast.testing.conformance.search_tests import SearchTests
+from holdfast.testing.conformance.snapshot_tests import SnapshotTests
 from holdfast.testing.conformance.summaries_tests import SummaryTests
 from holdfast.testing.conformance.tenants_tests import TenantTests
 from holdfast.testing.conformance.trash_tests import TrashTests
@@ -80,6 +81,7 @@ class BackendConformance(
     UndoTests,
     ExpectedHeadTests,
     ReplaceTests,
+    SnapshotTests,
     SummaryTests,
     ForkTests,
     LineageTests,

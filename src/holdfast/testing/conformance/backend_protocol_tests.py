@@ -12,14 +12,14 @@ from holdfast import codec
 from holdfast.clock import to_datetime
 from holdfast.operations import append, head_moves
 from holdfast.session import Session, number_of
-from holdfast.storage.protocol import (
+from holdfast.storage.protocol import Snapshot, Transaction
+from holdfast.storage.rows import (
     BlobUse,
     BranchStart,
     HeadRow,
     MessageRow,
     QueueRow,
-    Snapshot,
-    Transaction,
+    SessionRowCounts,
     UsageRow,
 )
 from holdfast.store import Store
@@ -41,6 +41,10 @@ def _head(tx: Snapshot, session: Session) -> HeadRow:
     return row
 
 
+def _belongings(at: Snapshot, n: int) -> tuple[object, ...]:
+    return at.head(n), at.turns(n), at.tools(n, 1), at.draft(n, 1), at.queue(n), at.usage(session=n)
+
+
 def _advance(tx: Transaction, session: Session) -> None:
     head = _head(tx, session)
     item = codec.encode(Message.user("x"), to_datetime(tx.now()))
@@ -50,7 +54,8 @@ def _advance(tx: Transaction, session: Session) -> None:
 
 
 def _use_blob(tx: Transaction, session: Session) -> None:
-    tx.add_messages(_head(tx, session).branch, [], [BlobUse(1, codec.sha256_hex(_BLOB), _BLOB)])
+    use = BlobUse(1, codec.sha256_hex(_BLOB), _BLOB)
+    tx.add_messages(_head(tx, session).branch, [], [use])
 
 
 def _rename(tx: Transaction, session: Session) -> None:
@@ -106,7 +111,7 @@ def _purge(tx: Transaction, session: Session) -> None:
     cut = tx.cut_branch(head.branch, 0)
     tx.drop_blobs(cut.blobs)
     tx.drop_session_rows(head.session)
-    tx.drop_branch(head.branch)
+    tx.cut_branch(head.branch, None)
     tx.drop_session(head.session)
 
 
@@ -129,7 +134,7 @@ _WRITES: dict[str, Callable[[Transaction, Session], object]] = {
     "tombstone": _write_tombstone,
     "belongings": lambda tx, s: tx.drop_session_rows(number_of(s)),
     "purge": _purge,
-    "drop queued": lambda tx, s: tx.drop_queued(number_of(s), 1),
+    "drop queued": lambda tx, s: tx.drop_queued(number_of(s), tx.queue(number_of(s))[0].number),
 }
 
 
@@ -179,6 +184,54 @@ class BackendProtocolTests(StoreFixtures):
             drafts,
             stats,
         )
+
+    def test_what_belongs_to_a_session_is_counted_as_it_is_dropped(
+        self, store: Store, session: Session
+    ) -> None:
+        """Turns, records of drafts, and queued input; nothing of another session."""
+        for each in (session, store.session("other")):
+            turn = self.open_turn(each)
+            turn.tool_started("c")
+            turn.assistant("a", usage=Usage(1, 2))
+            reply = turn.stream()
+            reply.write("half")
+            reply.flush()
+            each.enqueue("waiting")
+            each.enqueue("more")
+        n = number_of(session)
+        other = number_of(store.session("other"))
+        kept = store.backend.read(lambda at: _belongings(at, other))
+        assert all(kept)
+        records = len(store.backend.read(lambda at: at.draft(n, 1)))
+
+        def operation(tx: Transaction) -> SessionRowCounts:
+            head = _head(tx, session)
+            tx.end_branch(head.branch, head.seq)
+            dropped = tx.drop_session_rows(n)
+            assert not any(_belongings(tx, n))
+            assert _belongings(tx, other) == kept
+            return dropped
+
+        assert store.backend.write(operation, exclusive=True) == SessionRowCounts(1, records, 2)
+        self.expect_no_damage = False  # a session without a head
+
+    def test_a_stub_has_neither_branch_nor_head(self, store: Store, session: Session) -> None:
+        """It is found by its id, if stubs are asked for, and is not listed or counted."""
+        row = store.backend.read(lambda at: at.session(number_of(session)))
+        assert row is not None
+        self.expect_no_damage = False  # no fork needs this stub
+        stub = msgspec.structs.replace(row, id="stub", key=None, purged_at=1)
+        start = BranchStart(token="t")  # noqa: S106
+        n = store.backend.write(lambda tx: tx.add_session(stub, start))
+
+        def query(at: Snapshot) -> None:
+            assert at.find_session(id="stub") is None
+            assert at.find_session(id="stub", stubs=True) == msgspec.structs.replace(stub, n=n)
+            assert (at.head(n), at.branches(session=n)) == (None, [])
+
+        store.backend.read(query)
+        assert [info.id for info in store.sessions()] == [session.id]
+        assert store.stats().sessions == 1
 
     def test_a_branch_that_was_undone_leaves_no_way(self, store: Store, session: Session) -> None:
         """The next branch may reuse its number, and starts at another position."""

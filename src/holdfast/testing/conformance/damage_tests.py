@@ -9,7 +9,8 @@ from holdfast import codec
 from holdfast.clock import to_datetime
 from holdfast.errors import Damaged
 from holdfast.session import Session, number_of
-from holdfast.storage.protocol import MessageRow, Transaction
+from holdfast.storage.protocol import Transaction
+from holdfast.storage.rows import MessageRow
 from holdfast.store import Store
 from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import Message, Raw
@@ -37,7 +38,7 @@ class DamageTests(StoreFixtures):
     def test_a_damaged_message_costs_only_itself(
         self, store: Store, session: Session, body: bytes | None
     ) -> None:
-        """It keeps its position and its bytes, is marked, and is reported once."""
+        """It keeps its position and its bytes, is marked and counted, and is reported once."""
         session.append(Message.user("before"))
         self.spoil(store, session, body=body)
         session.append(Message.user("behind"))
@@ -48,6 +49,9 @@ class DamageTests(StoreFixtures):
         assert isinstance(found[1].parts[0], Raw)
         again.session("the session").messages()
         assert [(d.session_id, d.seq) for d in again.damage] == [(session.id, 2)]
+        assert again.stats().messages == 3  # noqa: PLR2004
+        n = number_of(again.session("the session"))
+        assert again.backend.read(lambda at: at.session_size(n)).messages == 3  # noqa: PLR2004
 
     def test_verify_says_which_message_of_which_session(
         self, store: Store, session: Session

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.errors import AmbiguousRef, BadRef, SessionNotFound
 from holdfast.session import Session, number_of
-from holdfast.storage.protocol import Query, SessionRow, Transaction
+from holdfast.storage.protocol import Query, Transaction
+from holdfast.storage.rows import SessionRow
 from holdfast.store import Store
 from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.titles import normalize_title
@@ -163,7 +164,7 @@ class RefTests(StoreFixtures):
 
     def title_query(self, title: str) -> Query[list[SessionRow]]:
         """Query the backend protocol, where exact names do not take precedence."""
-        return lambda snapshot: snapshot.find_titled(title, trashed=False)
+        return lambda snapshot: snapshot.sessions("title_any_case", title, trashed=False, limit=20)
 
     def test_an_exact_title_goes_before_one_but_for_case(self, store: Store) -> None:
         """As does every exact name; several matches that ignore case are candidates."""

@@ -14,7 +14,8 @@ from holdfast import codec
 from holdfast.clock import to_datetime
 from holdfast.errors import BadMessage, IdConflict, Invalid, MessageNotFound
 from holdfast.session import Session, number_of
-from holdfast.storage.protocol import MessageRow, Transaction
+from holdfast.storage.protocol import Transaction
+from holdfast.storage.rows import MessageRow
 from holdfast.store import Store
 from holdfast.testing.conformance.conversation import (
     call_message,

@@ -109,8 +109,8 @@ class ResolveTests(StoreFixtures):
 
     def make(self, store: Store, id_: str) -> None:
         """Create a session with a chosen id, which only the backend protocol allows."""
-        identity = sessions.make_identity(id=id_)
-        store.backend.write(sessions.create(identity, reuse=False))
+        row = sessions.new_row(id=id_)
+        store.backend.write(sessions.create(row, reuse=False))
 
     # --------------------------------------------------------------------------------- latest
 

@@ -35,10 +35,10 @@ def _summarize(session: Session, expect: Head | None) -> Operation[Head]:
 
 
 def _descend(session: Session, expect: Head | None, relation: Any) -> Operation[Any]:  # noqa: ANN401
-    identity = sessions.make_identity(id=ids.session_id(), key="child")
+    row = sessions.new_row(id=ids.session_id(), key="child")
     at = 2 if relation == "fork" else None
     origin = sessions.Origin(parent=number_of(session), relation=relation, at=at, expect=expect)
-    return sessions.create(identity, origin=origin)
+    return sessions.create(row, origin=origin)
 
 
 _MOVES: dict[str, Callable[[Session, Head | None], Operation[Any]]] = {

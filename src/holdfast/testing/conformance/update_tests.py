@@ -135,8 +135,8 @@ class UpdateTests(StoreFixtures):
             ({"goal": Goal("x", rounds=1.5)}, "goal"),  # type: ignore[arg-type]
             ({"goal": Goal("x", summary=b"bytes")}, "goal"),  # type: ignore[arg-type]
             ({"goal": Goal("x", started_at="now")}, "goal"),  # type: ignore[arg-type]
-            ({"expect_goal": "win"}, "goal"),
-            ({"expect_goal": Goal("x", rounds=1.5)}, "goal"),  # type: ignore[arg-type]
+            ({"expect_goal": "win"}, "expect_goal"),
+            ({"expect_goal": Goal("x", rounds=1.5)}, "expect_goal"),  # type: ignore[arg-type]
             ({"metadata": None}, "metadata"),
             ({"metadata": [1]}, "metadata"),
             ({"metadata": {1: 2}}, "metadata"),

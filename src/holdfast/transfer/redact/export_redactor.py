@@ -22,6 +22,7 @@ import msgspec
 from holdfast import codec
 from holdfast.draft_parts import Delta, merge_deltas
 from holdfast.errors import BadQuery
+from holdfast.operations.session_fields import TEXT_FIELDS
 from holdfast.transfer.format import (
     MAX_LINE_BYTES,
     DraftLine,
@@ -49,6 +50,7 @@ from holdfast.values import (
 )
 
 MAX_FINDINGS: Final = 10_000
+_NAMES: Final = tuple(name for name in TEXT_FIELDS if name not in {"id", "key", "parent"})
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"default": DEFAULT_NAMES, "all": ALL_NAMES}
 _TOO_LONG_MARK: Final = "[redacted: too long]"
 _LINE_OVERHEAD_BYTES: Final = 1024  # For the fields of a line beside the message.
@@ -155,16 +157,12 @@ class Redactor:
         if not self.active:
             return line
         texts = _FieldRedactor(self._detectors, line.session, self._record)
-        title = texts.name(line.title, "title")
+        names = {name: texts.name(getattr(line, name), name) for name in _NAMES}
         return msgspec.structs.replace(
             line,
             key=texts.omit_if_secret(line.key, "key"),
-            scope=texts.name(line.scope, "scope"),
-            title=title,
-            title_by=None if title is None else line.title_by,
-            agent=texts.name(line.agent, "agent"),
-            model=texts.name(line.model, "model"),
-            cwd=texts.name(line.cwd, "cwd"),
+            **names,
+            title_by=None if names["title"] is None else line.title_by,
             goal=None if line.goal is None else _goal(line.goal, texts),
             metadata=texts.json(line.metadata, "metadata"),
         )

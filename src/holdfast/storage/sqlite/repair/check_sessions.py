@@ -15,23 +15,13 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from holdfast.storage.sqlite.repair.check_history import LAST_SEQ_QUERY, FetchFirst
-from holdfast.storage.sqlite.repair.column_rules import session_of
+from holdfast.storage.sqlite.repair.column_rules import RULES, session_of
 from holdfast.storage.sqlite.repair.row_scan import BadText, Value, Values
 
-# The values of a stub's row, except for id, parent, relation and times, which a purge keeps.
+# A purge keeps these of a session's row; the rest is blank.
+_STUB_COLUMNS: Final = {"n", "tenant", "id", "created_at", "parent", "relation", "purged_at"}
 STUB_VALUES: Final[Values] = {
-    "key": None,
-    "scope": None,
-    "agent": None,
-    "title": None,
-    "title_by": None,
-    "model": None,
-    "cwd": None,
-    "pinned": 0,
-    "archived": 0,
-    "trashed_at": None,
-    "goal": None,
-    "metadata": "{}",
+    name: rule.default() for name, rule in RULES["sessions"].items() if name not in _STUB_COLUMNS
 }
 IS_PURGED: Final = "SELECT purged_at IS NOT NULL FROM sessions WHERE n = ?"
 NEEDED_SEQ_QUERY: Final = "SELECT max(fork_seq) FROM branches WHERE parent = ?"

@@ -1,22 +1,23 @@
 """Column rules: the valid values of each column, and checks of rows against their checksums.
 
-`verify` reports values that break a rule; `salvage` replaces them by the rule's default. A row
-whose values are all valid may still differ from what was written, which its checksum reveals
-(`matches_checksum`).
+The rules follow from what a column is declared to hold (`storage.columns`). `verify` reports values
+that break a rule; `salvage` replaces them by the rule's default. A row whose values are all valid
+may still differ from what was written, which its checksum reveals (`matches_checksum`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias, TypeVar, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast import codec, ids
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged
-from holdfast.storage.protocol import MessageRow
-from holdfast.storage.sqlite.checksums import CHECKSUMMED_TABLES, covered_columns, row_checksum
+from holdfast.storage.columns import Column, Kind
+from holdfast.storage.rows import MessageRow
+from holdfast.storage.sqlite import tables
 from holdfast.storage.sqlite.repair.row_scan import (
     BadText,
     KeyedTable,
@@ -24,19 +25,9 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Value,
     Values,
 )
-from holdfast.storage.sqlite.transaction import message_values, unbind_json
-from holdfast.values import (
-    BranchReason,
-    File,
-    Goal,
-    Holder,
-    Message,
-    Relation,
-    TitleBy,
-    ToolOutcome,
-    ToolResult,
-    TurnState,
-)
+from holdfast.storage.sqlite.tables import TABLES, Table, unbind_json
+from holdfast.storage.sqlite.transaction import message_values
+from holdfast.values import File, Holder, Message, ToolResult
 
 T = TypeVar("T")
 Predicate: TypeAlias = Callable[[Value], bool]
@@ -101,10 +92,6 @@ def _optional(check: Predicate) -> Predicate:
     return lambda value: value is None or check(value)
 
 
-def _is_json(kind: type[T]) -> Predicate:
-    return lambda value: decoded(value, kind) is not None
-
-
 def decoded(value: Value, kind: type[T]) -> T | None:
     """Return a stored struct, decoded; `None` if it cannot be decoded."""
     data = bytes_of(value)
@@ -116,104 +103,68 @@ def decoded(value: Value, kind: type[T]) -> T | None:
         return None
 
 
-_TEXT: Final = ColumnRule(_optional(_is_text))
-_ANY_TEXT: Final = ColumnRule(lambda value: value is None or text_of(value) is not None)
-_COUNT: Final = ColumnRule(_is_count, lambda: 0)
-_NUMBER: Final = ColumnRule(_is_number, lambda: 1)
-_SESSION: Final = ColumnRule(_is_number, lambda: 0)  # No session has number 0.
-_MAYBE_NUMBER: Final = ColumnRule(_optional(_is_number))
-_TIME: Final = ColumnRule(_is_time, lambda: 0)
-_MAYBE_TIME: Final = ColumnRule(_optional(_is_time))
-_FLAG: Final = ColumnRule(_one_of(0, 1), lambda: 0)
-_USAGE_RULES: Final = dict.fromkeys(
-    ("input", "output", "cache_read", "cache_write", "reasoning", "cost"), _COUNT
-)
+_HOLDS: Final[Mapping[Kind, Predicate]] = {
+    "name": _is_text,
+    "text": lambda value: text_of(value) is not None,
+    "count": _is_count,
+    "number": _is_number,
+    "time": _is_time,
+    "integer": lambda value: isinstance(value, int),
+    "flag": _one_of(0, 1),
+}
+_DEFAULTS: Final[Mapping[str, Callable[[], Value]]] = {
+    "id": ids.session_id,
+    "session": lambda: 0,  # No session has number 0.
+    "metadata": lambda: "{}",
+    "reason": lambda: "start",
+    "token": ids.message_id,
+    "state": lambda: "interrupted",
+    "holder": lambda: codec.to_json(NO_HOLDER).decode(),
+    "call_id": ids.message_id,
+    "outcome": lambda: "unknown",
+}
 
+
+def _rule(column: Column) -> ColumnRule:
+    """Return the rule of a column; an optional value is replaced by NULL."""
+    holds = _predicate(column)
+    if column.optional:
+        return ColumnRule(_optional(holds))
+    lowest = 1 if column.kind == "number" else 0
+    return ColumnRule(holds, _DEFAULTS.get(column.name, lambda: lowest))
+
+
+def _predicate(column: Column) -> Predicate:
+    if column.kind == "choice":
+        return _one_of(*column.choices)
+    if column.kind in {"json", "struct"}:
+        return lambda value: decoded(value, column.type) is not None
+    return _HOLDS[column.kind]
+
+
+# Drafts, queued input and messages are decoded as a whole.
 RULES: Final[dict[str, dict[str, ColumnRule]]] = {
-    "tenants": {"n": _NUMBER, "name": ColumnRule(_is_text, lambda: f"salvaged {ids.session_id()}")},
-    "sessions": {
-        "n": _NUMBER,
-        "tenant": _NUMBER,
-        "id": ColumnRule(_is_text, ids.session_id),
-        "key": _TEXT,
-        "scope": _TEXT,
-        "agent": _TEXT,
-        "title": _TEXT,
-        "title_by": ColumnRule(_one_of(None, *get_args(TitleBy))),
-        "model": _TEXT,
-        "cwd": _TEXT,
-        "created_at": _TIME,
-        "pinned": _FLAG,
-        "archived": _FLAG,
-        "trashed_at": _MAYBE_TIME,
-        "goal": ColumnRule(_optional(_is_json(Goal))),
-        "metadata": ColumnRule(_is_json(dict), lambda: "{}"),
-        "parent": _TEXT,
-        "relation": ColumnRule(_one_of(None, *get_args(Relation))),
-        "purged_at": _MAYBE_TIME,
+    "tenants": {
+        "n": _rule(Column("n", "number")),
+        "name": ColumnRule(_is_text, lambda: f"salvaged {ids.session_id()}"),
     },
-    "heads": {
-        "session": _SESSION,
-        "tenant": _NUMBER,
-        "branch": _NUMBER,
-        "branch_no": _NUMBER,
-        "seq": _COUNT,
-        "turns": _COUNT,
-        "open_turn": _MAYBE_NUMBER,
-        "updated_at": _TIME,
-        "activity": _COUNT,
-        **_USAGE_RULES,
-        "preview": _ANY_TEXT,
-        "preview_rank": _COUNT,
-        "preview_seq": _COUNT,
-        "queued": _COUNT,
-    },
-    "branches": {
-        "n": _NUMBER,
-        "session": _SESSION,
-        "number": _NUMBER,
-        "parent": _MAYBE_NUMBER,
-        "fork_seq": _COUNT,
-        "asked_seq": _COUNT,
-        "last_seq": ColumnRule(_optional(_is_count)),
-        "created_at": _TIME,
-        "reason": ColumnRule(_one_of(*get_args(BranchReason)), lambda: "start"),
-        "token": ColumnRule(lambda value: isinstance(value, str), ids.message_id),
-    },
-    "turns": {
-        "session": _SESSION,
-        "number": _NUMBER,
-        "token": ColumnRule(lambda value: isinstance(value, str), lambda: ""),
-        "state": ColumnRule(_one_of(*get_args(TurnState)), lambda: "interrupted"),
-        "run_id": _TEXT,
-        "model": _TEXT,
-        "holder": ColumnRule(_is_json(Holder), lambda: codec.to_json(NO_HOLDER).decode()),
-        "lease_until": ColumnRule(lambda value: isinstance(value, int), lambda: 0),
-        "first_seq": _COUNT,
-        "started_at": _TIME,
-        "ended_at": _MAYBE_TIME,
-        **_USAGE_RULES,
-        "error": _ANY_TEXT,
-    },
-    "tools": {
-        "session": _SESSION,
-        "turn": _NUMBER,
-        "call_id": ColumnRule(lambda value: text_of(value) is not None, ids.message_id),
-        "position": _COUNT,
-        "name": _ANY_TEXT,
-        "outcome": ColumnRule(_one_of(*get_args(ToolOutcome)), lambda: "unknown"),
-        "started_at": _MAYBE_TIME,
-        "ended_at": _MAYBE_TIME,
-    },
-    "usage": {
-        "session": _SESSION,
-        "day": _COUNT,
-        "model": _ANY_TEXT,
-        **_USAGE_RULES,
-        "counted": _COUNT,
-        "estimated": _COUNT,
+    **{
+        table.name: {column.name: _rule(column) for column in table.columns}
+        for table in (
+            tables.SESSIONS,
+            tables.HEADS,
+            tables.BRANCHES,
+            tables.TURNS,
+            tables.TOOLS,
+            tables.USAGE,
+        )
     },
 }
+
+
+def default_row(table: str) -> Values:
+    """Return a row of default values."""
+    return {name: rule.default() for name, rule in RULES[table].items()}
 
 
 def invalid_columns(table: str, values: Values) -> list[str]:
@@ -222,52 +173,47 @@ def invalid_columns(table: str, values: Values) -> list[str]:
     return [name for name, rule in rules.items() if not rule.holds(values[name])]
 
 
-def _keyed(name: str, key: str) -> KeyedTable:
-    return KeyedTable(name, key, (*RULES[name], *_crc(name)))
+def _keyed(table: Table[Any], key: str) -> KeyedTable:
+    return KeyedTable(table.name, key, _columns(table))
 
 
-def _session_table(name: str, *order: str) -> SessionKeyedTable:
-    return SessionKeyedTable(name, (*RULES[name], *_crc(name)), order)
+def _session_table(table: Table[Any], *order: str) -> SessionKeyedTable:
+    return SessionKeyedTable(table.name, _columns(table), order)
 
 
-def _crc(name: str) -> tuple[str, ...]:
-    return ("crc",) if name in CHECKSUMMED_TABLES else ()
+def _columns(table: Table[Any]) -> tuple[str, ...]:
+    """Return all columns of a table in schema order."""
+    first = (column.name for column in table.columns if not column.added)
+    return (*first, "crc", *(column.name for column in table.columns if column.added))
 
 
-TENANTS: Final = _keyed("tenants", "n")
-SESSIONS: Final = _keyed("sessions", "n")
-HEADS: Final = _keyed("heads", "session")
-BRANCHES: Final = _keyed("branches", "n")
-USAGE: Final = _keyed("usage", "rowid")
+TENANTS: Final = KeyedTable("tenants", "n", tuple(RULES["tenants"]))
+SESSIONS: Final = _keyed(tables.SESSIONS, "n")
+HEADS: Final = _keyed(tables.HEADS, "session")
+BRANCHES: Final = _keyed(tables.BRANCHES, "n")
+USAGE: Final = _keyed(tables.USAGE, "rowid")
 MESSAGES: Final = KeyedTable(
     "messages", "place", ("id", "turn", "crc", "body"), 1 << 32, dense=True
 )
 BLOBS: Final = KeyedTable("blobs", "n", ("n", "tenant", "sha256", "data"))
 QUEUE_BLOBS: Final = KeyedTable("queue_blobs", "rowid", ("session", "number", "sha256", "data"))
-QUARANTINE: Final = KeyedTable("quarantine", "n", ("n", "origin", "reason", "content", "crc"))
-TURNS: Final = _session_table("turns", "number")
-TOOLS: Final = _session_table("tools", "turn", "call_id")
-DRAFTS: Final = SessionKeyedTable(
-    "drafts", ("session", "turn", "number", "record", "crc"), ("turn", "number")
-)
-QUEUE: Final = SessionKeyedTable(
-    "queue", ("session", "number", "id", "created_at", "body", "crc"), ("number",)
-)
+QUARANTINE: Final = _keyed(tables.QUARANTINE, "n")
+TURNS: Final = _session_table(tables.TURNS, "number")
+TOOLS: Final = _session_table(tables.TOOLS, "turn", "call_id")
+DRAFTS: Final = _session_table(tables.DRAFTS, "turn", "number")
+QUEUE: Final = _session_table(tables.QUEUE, "number")
 SESSION_TABLES: Final = (TURNS, TOOLS, DRAFTS, QUEUE)
-_COVERED: Final = {
-    table.name: covered_columns(table.name, table.columns)
-    for table in (SESSIONS, HEADS, BRANCHES, USAGE, QUARANTINE, *SESSION_TABLES)
-}
 
 
 def matches_checksum(table: str, values: Values) -> bool:
     """True if a row matches its checksum, or its table has none."""
-    if table not in _COVERED:
+    known = TABLES.get(table)
+    if known is None:
         return True
-    cells = [values[name] for name in _COVERED[table]]
+    cells = [values[name] for name in known.covered]
     return (
         not any(isinstance(cell, BadText) for cell in cells)
-        and row_checksum(cells) == values["crc"]
+        and known.checksum(cells) == values["crc"]
     )
 
 
@@ -278,7 +224,7 @@ def find_flipped_bit(
 
     Returns the column and its right value, with which the row matches; `None` if there is none.
     """
-    for column in columns or _COVERED.get(table, ()):
+    for column in columns or TABLES[table].covered:
         value = values[column]
         if isinstance(value, int):
             for other in _one_bit_off(value):
@@ -328,7 +274,7 @@ def is_queued_input(values: Values, blob: codec.BlobReader) -> bool:
 
 
 def written_row(seq: int, values: Values) -> MessageRow:
-    """Return a message's row as it was written; raise `Damaged` if it is not what was written."""
+    """Return a message's row; raise `Damaged` if it is not what was written."""
     name, body, turn = text_of(values["id"]), bytes_of(values["body"]), values["turn"]
     if not name or body is None or not isinstance(turn, int | None):
         raise Damaged("has an invalid id, turn or body")

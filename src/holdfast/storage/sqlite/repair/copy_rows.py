@@ -15,13 +15,7 @@ import apsw
 
 from holdfast import codec
 from holdfast.clock import SystemClock
-from holdfast.storage.protocol import BlobUse, MessageRow
-from holdfast.storage.sqlite.checksums import (
-    CHECKSUMMED_TABLES,
-    INVALID_CRC,
-    covered_columns,
-    row_checksum,
-)
+from holdfast.storage.rows import BlobUse, MessageRow
 from holdfast.storage.sqlite.repair.column_rules import (
     RULES,
     find_flipped_bit,
@@ -37,7 +31,8 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Values,
     scan_rows,
 )
-from holdfast.storage.sqlite.transaction import SQLiteTransaction, bind
+from holdfast.storage.sqlite.tables import INVALID_CRC, TABLES, bind
+from holdfast.storage.sqlite.transaction import SQLiteTransaction
 from holdfast.values import JSON, Damage
 
 _BATCH: Final = 5_000
@@ -109,7 +104,7 @@ class RowCopier:
 
     def insert(self, table: str, values: Values) -> bool:
         """Insert a row; false if it conflicts with a stored one."""
-        if table in CHECKSUMMED_TABLES:
+        if table in TABLES:
             values = {**values, "crc": INVALID_CRC}  # Until the checksums are written.
         names, marks = ", ".join(values), ", ".join("?" for _ in values)
         insert = "INSERT OR REPLACE" if table == "tenants" else "INSERT"
@@ -203,11 +198,12 @@ class RowCopier:
 
     def write_checksums(self) -> None:
         """Write the checksum of every row of the new store."""
-        self.target.create_scalar_function("seal", lambda *values: row_checksum(values), -1)
-        for table in CHECKSUMMED_TABLES:
-            columns = [str(row[1]) for row in self.target.execute(f"PRAGMA table_info({table})")]
-            names = ", ".join(covered_columns(table, columns))
-            self.execute(f"UPDATE {table} SET crc = seal({names})")  # noqa: S608 - fixed names
+        for table in TABLES.values():
+            self.target.create_scalar_function(
+                "row_checksum", lambda *values, known=table: known.checksum(values), -1
+            )
+            names = ", ".join(table.covered)
+            self.execute(f"UPDATE {table.name} SET crc = row_checksum({names})")  # noqa: S608 - fixed names
 
 
 def as_row_number(value: Value) -> int | None:

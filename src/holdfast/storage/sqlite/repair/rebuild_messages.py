@@ -15,7 +15,7 @@ import apsw
 
 from holdfast import codec, ids
 from holdfast.errors import Damaged
-from holdfast.storage.protocol import MessageRow
+from holdfast.storage.rows import MessageRow
 from holdfast.storage.sqlite.repair.check_history import (
     LAST_SEQ_QUERY,
     SEQ_BITS,

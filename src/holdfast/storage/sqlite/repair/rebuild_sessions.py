@@ -16,8 +16,8 @@ from holdfast.storage.sqlite.repair.check_sessions import IS_PURGED
 from holdfast.storage.sqlite.repair.column_rules import (
     BRANCHES,
     HEADS,
-    RULES,
     SESSIONS,
+    default_row,
     matches_checksum,
 )
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier, as_row_number
@@ -67,16 +67,12 @@ class SessionRebuilder:
 
     def new_session(self, n: int | None, why: str, tenant: int = 0) -> int:
         """Insert a session for rows whose own is lost; return its number."""
-        row: Values = {
+        row = default_row("sessions") | {
             "n": n,
             "tenant": tenant or self._fallback_tenant(),
-            "id": ids.session_id(),
             "title": f"salvaged: {why}",
             "title_by": "auto",
             "created_at": self._copier.now,
-            "pinned": 0,
-            "archived": 0,
-            "metadata": "{}",
         }
         self._copier.insert("sessions", row)
         number = self._copier.target.last_insert_rowid() if n is None else n
@@ -183,20 +179,14 @@ class SessionRebuilder:
 
     def new_branch(self, n: int | None, session: int, number: int = 0) -> int:
         """Insert a branch without a parent, whose end its messages will show; return its number."""
-        self._copier.insert(
-            "branches",
-            {
-                "n": n,
-                "session": session,
-                "number": number or self._next_branch_number(session),
-                "fork_seq": 0,
-                "asked_seq": 0,
-                "last_seq": 0,
-                "created_at": self._copier.now,
-                "reason": "start",
-                "token": ids.message_id(),
-            },
-        )
+        row = default_row("branches") | {
+            "n": n,
+            "session": session,
+            "number": number or self._next_branch_number(session),
+            "last_seq": 0,
+            "created_at": self._copier.now,
+        }
+        self._copier.insert("branches", row)
         added = self._copier.target.last_insert_rowid() if n is None else n
         self.unknown_ends.add(added)
         return added
@@ -412,9 +402,13 @@ class SessionRebuilder:
     def new_head(self, session: int, branch: tuple[Value, ...]) -> None:
         """Insert a head for a session whose own is lost."""
         tenant = self._copier.tenant_of(session)
-        row: Values = dict.fromkeys(RULES["heads"], 0)
-        row |= {"session": session, "tenant": tenant, "branch": branch[0], "branch_no": branch[1]}
-        row |= {"open_turn": None, "preview": None, "updated_at": self._copier.now}
-        row["activity"] = self._next_activity(tenant)
+        row = default_row("heads") | {
+            "session": session,
+            "tenant": tenant,
+            "branch": branch[0],
+            "branch_no": branch[1],
+            "updated_at": self._copier.now,
+            "activity": self._next_activity(tenant),
+        }
         self._copier.insert("heads", row)
         self.unknown_ends.add(as_row_number(branch[0]) or 0)

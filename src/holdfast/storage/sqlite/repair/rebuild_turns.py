@@ -10,13 +10,12 @@ from holdfast import codec, ids
 from holdfast.draft_parts import DraftOpening
 from holdfast.storage.sqlite.repair.column_rules import (
     DRAFTS,
-    NO_HOLDER,
     QUEUE,
     QUEUE_BLOBS,
-    RULES,
     SESSION_TABLES,
     TURNS,
     USAGE,
+    default_row,
     is_draft_record,
     is_queued_input,
 )
@@ -124,10 +123,12 @@ class TurnRebuilder:
     def _insert_placeholder_turn(self, session: int, number: int) -> None:
         """Insert a placeholder for a lost open turn; without a holder, it can be recovered."""
         self._copier.report(f"the open turn {number} is lost", session)
-        row: Values = dict.fromkeys(RULES["turns"], 0)
-        row |= {"session": session, "number": number, "token": "", "state": "open"}
-        row |= {"run_id": None, "model": None, "error": None, "ended_at": None}
-        row |= {"holder": codec.to_json(NO_HOLDER).decode(), "started_at": self._copier.now}
+        row = default_row("turns") | {
+            "session": session,
+            "number": number,
+            "state": "open",
+            "started_at": self._copier.now,
+        }
         self._copier.insert("turns", row)
 
     def _open_drafts(self) -> None:

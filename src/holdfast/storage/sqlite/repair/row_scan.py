@@ -180,7 +180,7 @@ def _runs(
     connection: apsw.Connection, table: KeyedTable, landmark: NextKey
 ) -> Iterator[Row | UnreadableRange]:
     """Yield the rows in file order, continuing after every error."""
-    query, names = _select(table), table.columns
+    query, names = _select(connection, table), table.columns
     start, last = _FIRST_KEY, _FIRST_KEY
     while start <= LAST_KEY:
         try:
@@ -233,18 +233,25 @@ def _reachable(connection: apsw.Connection, query: str, key: int) -> bool:
     return True
 
 
-def _select(table: KeyedTable) -> str:
+def _select(connection: apsw.Connection, table: KeyedTable) -> str:
     return (
-        f"SELECT {table.key}, {_typed_columns(table.columns)} FROM {table.name} NOT INDEXED "  # noqa: S608
+        f"SELECT {table.key}, {_typed_columns(connection, table)} FROM {table.name} NOT INDEXED "  # noqa: S608
         f"WHERE {table.key} >= ? ORDER BY {table.key}"
     )
 
 
-def _typed_columns(columns: Iterable[str]) -> str:
-    """Return SQL that selects values with their types, and text as undecoded bytes."""
+def _typed_columns(connection: apsw.Connection, table: KeyedTable | SessionKeyedTable) -> str:
+    """Return SQL that selects values with their types, and text as undecoded bytes.
+
+    A column that an older format does not have is NULL.
+    """
+    try:
+        known = {row[1] for row in connection.execute(f"PRAGMA table_info({table.name})")}
+    except (*UNREADABLE, UnicodeDecodeError):
+        known = set(table.columns)
     return ", ".join(
         f"typeof({name}), iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})"
-        for name in columns
+        for name in (column if column in known else "NULL" for column in table.columns)
     )
 
 
@@ -291,7 +298,7 @@ def scan_session_rows(
     passed: set[Value] = set()
     yielded: set[tuple[Value, ...]] = set()  # Keys of the current session's rows.
     try:
-        for cells in connection.execute(_select_all(table)):
+        for cells in connection.execute(_select_all(connection, table)):
             values = _values(table.columns, list(cells))
             if values["session"] != current:
                 passed.add(current)
@@ -314,8 +321,8 @@ def scan_session_rows(
             yield from (values for values in found if _order_of(table, values) not in repeated)
 
 
-def _select_all(table: SessionKeyedTable) -> str:
-    return f"SELECT {_typed_columns(table.columns)} FROM {table.name} NOT INDEXED"  # noqa: S608
+def _select_all(connection: apsw.Connection, table: SessionKeyedTable) -> str:
+    return f"SELECT {_typed_columns(connection, table)} FROM {table.name} NOT INDEXED"  # noqa: S608
 
 
 def _rows_of(
@@ -335,7 +342,7 @@ def _read_in_order(
     connection: apsw.Connection, table: SessionKeyedTable, session: int, direction: str
 ) -> tuple[list[Values], str | None]:
     order = ", ".join(f"{name} {direction}" for name in table.order)
-    query = f"{_select_all(table)} WHERE session = ? ORDER BY {order}"
+    query = f"{_select_all(connection, table)} WHERE session = ? ORDER BY {order}"
     found: list[Values] = []
     try:
         for cells in connection.execute(query, (session,)):

@@ -1,4 +1,4 @@
-"""Converting between rows of the tables and values of the storage protocol.
+"""Converting between values of the tables and those of the storage protocol.
 
 Text is stored as its exact bytes. A *mark* is a 16-byte hash that stands for a name in an index,
 because names may be longer than an index entry. What is found by a mark is compared by its name as
@@ -17,28 +17,15 @@ from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
 from psycopg.types.numeric import Int8
 
 from holdfast import codec
 from holdfast.errors import StorageError
-from holdfast.storage.protocol import (
-    BranchOwner,
-    BranchRow,
-    HeadRow,
-    MessageRow,
-    SessionRow,
-    ToolRow,
-    TurnRow,
-)
-from holdfast.titles import normalize_title
-from holdfast.values import Holder, Usage
+from holdfast.storage.rows import BranchOwner, MessageRow, is_summary
 
-SESSION_COLUMNS: Final = 18
-_NUMBER_BITS: Final = 24
-_NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
+BRANCH_NUMBER_BITS: Final = 24
+_NUMBER_MASK: Final = (1 << BRANCH_NUMBER_BITS) - 1
 _ROW_OVERHEAD_BYTES: Final = 500  # columns other than the body
-_SUMMARY: Final = b'{"role":"summary"'
 _UUID7: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-7")
 
 
@@ -95,36 +82,12 @@ def branch_number(session: int, number: int) -> int:
     """Return the protocol's number of a session's branch."""
     if number > _NUMBER_MASK:
         raise StorageError(f"a session has at most {_NUMBER_MASK} branches; nothing was stored.")
-    return session << _NUMBER_BITS | number
+    return session << BRANCH_NUMBER_BITS | number
 
 
 def split_branch(n: int) -> tuple[int, int]:
     """Return the session of a branch, and its number within the session."""
-    return n >> _NUMBER_BITS, n & _NUMBER_MASK
-
-
-def session_row(row: Sequence[Any]) -> SessionRow:
-    """Convert a session."""
-    (n, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned, archived,
-     trashed_at, goal, metadata, parent, relation, purged_at) = row  # fmt: skip
-    return SessionRow(
-        n, text_of(id), unbind(key), unbind(scope), unbind(agent), unbind(title), title_by,
-        unbind(model), unbind(cwd), created_at, pinned, archived, trashed_at, goal, metadata,
-        unbind(parent), relation, purged_at,
-    )  # fmt: skip
-
-
-def session_values(row: SessionRow) -> tuple[object, ...]:
-    """Return the column values of a session, without its number."""
-    folded = None if row.title is None else normalize_title(row.title)
-    return (
-        bind(row.id), bind(row.key), bind(row.scope), bind(row.agent), bind(row.title),
-        row.title_by, bind(row.model), bind(row.cwd), row.created_at, row.pinned, row.archived,
-        row.trashed_at, row.goal, row.metadata, bind(row.parent), row.relation, row.purged_at,
-        mark_or_none(row.key), mark_or_none(row.scope), mark_or_none(row.agent),
-        mark_or_none(row.cwd), mark_or_none(row.title), bind(folded), mark_or_none(folded),
-        row.title is None or row.title.isascii(),
-    )  # fmt: skip
+    return n >> BRANCH_NUMBER_BITS, n & _NUMBER_MASK
 
 
 def owner(row: Sequence[Any]) -> BranchOwner:
@@ -134,45 +97,6 @@ def owner(row: Sequence[Any]) -> BranchOwner:
         n, text_of(id), unbind(scope), unbind(agent), unbind(title), unbind(parent), relation,
         branch_number(n, branch), updated_at,
     )  # fmt: skip
-
-
-def head_row(row: Sequence[Any]) -> HeadRow:
-    """Convert a session's head."""
-    session, branch, seq, turns, open_turn, updated_at, activity = row[:7]
-    return HeadRow(
-        session, branch_number(session, branch), branch, seq, turns, open_turn, updated_at,
-        activity, Usage(*row[7:12]), row[12], unbind(row[13]), row[14], row[15], row[16],
-    )  # fmt: skip
-
-
-def head_values(row: HeadRow) -> tuple[object, ...]:
-    """Return the column values of a head, without its session and activity."""
-    return (
-        split_branch(row.branch)[1], row.seq, row.turns, row.open_turn, row.updated_at,
-        *msgspec.structs.astuple(row.usage), row.cost, bind(row.preview), row.preview_rank,
-        row.preview_seq, row.queued,
-    )  # fmt: skip
-
-
-def branch_row(row: Sequence[Any]) -> BranchRow:
-    """Convert a branch; the active one of a session ends at the head."""
-    (session_id, purged, active, head_seq, session, number, parent_session, parent_number,
-     fork_seq, asked_seq, last_seq, created_at, reason, token) = row  # fmt: skip
-    parent = None if parent_session is None else branch_number(parent_session, parent_number)
-    return BranchRow(
-        n=branch_number(session, number),
-        session=session,
-        session_id=text_of(session_id),
-        purged=purged,
-        number=number,
-        parent=parent,
-        fork_seq=fork_seq,
-        asked_seq=asked_seq,
-        last_seq=head_seq if number == active else last_seq,
-        created_at=created_at,
-        reason=reason,
-        token=text_of(token),
-    )
 
 
 def message_row(row: Sequence[Any]) -> MessageRow:
@@ -211,51 +135,3 @@ def split_by_size(messages: Sequence[MessageRow], max_bytes: int) -> Iterator[li
             part, size = [], 0
     if part:
         yield part
-
-
-def is_summary(row: MessageRow) -> bool:
-    """True if a message is a summary, by its first bytes."""
-    return row.body.startswith(_SUMMARY)
-
-
-def turn_row(row: Sequence[Any]) -> TurnRow:
-    """Convert a turn."""
-    return TurnRow(
-        session=row[0],
-        number=row[1],
-        token=text_of(row[2]),
-        state=row[3],
-        run_id=unbind(row[4]),
-        model=unbind(row[5]),
-        holder=codec.from_json(row[6], Holder),
-        lease_until=row[7],
-        first_seq=row[8],
-        started_at=row[9],
-        ended_at=row[10],
-        usage=Usage(*row[11:16]),
-        cost=row[16],
-        error=unbind(row[17]),
-    )
-
-
-def turn_values(row: TurnRow) -> tuple[object, ...]:
-    """Return the column values of a turn."""
-    return (
-        row.session, row.number, bind(row.token), row.state, bind(row.run_id),
-        mark_or_none(row.run_id), bind(row.model), codec.to_json(row.holder), row.lease_until,
-        row.first_seq, row.started_at, row.ended_at, *msgspec.structs.astuple(row.usage), row.cost,
-        bind(row.error),
-    )  # fmt: skip
-
-
-def tool_row(row: Sequence[Any]) -> ToolRow:
-    """Convert a row of the tool ledger."""
-    return ToolRow(
-        session=row[0],
-        turn=row[1],
-        call_id=text_of(row[2]),
-        name=unbind(row[3]),
-        outcome=row[4],
-        started_at=row[5],
-        ended_at=row[6],
-    )

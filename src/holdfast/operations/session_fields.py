@@ -1,0 +1,144 @@
+"""Fields of a session outside the store: in `SessionInfo` and in the lines of an export.
+
+They are the columns of `SessionRow`, by the same names; times are datetimes, and JSON is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from holdfast import codec, validation
+from holdfast.clock import EPOCH, to_datetime, to_micros
+from holdfast.errors import BadMessage
+from holdfast.storage.columns import Column, Kind, columns_of
+from holdfast.storage.rows import SessionRow
+from holdfast.values import Goal, SessionInfo
+
+_COLUMNS: Final = columns_of(SessionRow)[1:]  # without the backend's number
+_SHOWN: Final = tuple(column for column in _COLUMNS if column.name in SessionInfo.__struct_fields__)
+TEXT_FIELDS: Final = tuple(column.name for column in _COLUMNS if column.kind == "name")
+
+
+class _RowReader:
+    """Reads fields from the row of a session."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._names = tuple(column.name for column in columns)
+        self._get = attrgetter(*self._names)
+        self._converted = tuple(column for column in columns if column.kind in {"time", "json"})
+
+    def read(self, row: SessionRow) -> dict[str, Any]:
+        """Return the fields of a stored session; raise `ValueError` if one cannot be decoded."""
+        fields = dict(zip(self._names, self._get(row), strict=True))
+        for column in self._converted:
+            value = fields[column.name]
+            if value is not None:
+                fields[column.name] = _decode(column, value)
+        return fields
+
+
+to_fields: Final = _RowReader(_COLUMNS).read
+info_fields: Final = _RowReader(_SHOWN).read  # those that `SessionInfo` has
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Raise `BadMessage` if a field of a session has a wrong type or length, naming the field."""
+    for column in _COLUMNS:
+        value = fields.get(column.name)
+        if value is not None or (column.name in fields and not column.optional):
+            _CHECKS.get(column.kind, _accept)(value, column.name)
+
+
+def check_goal(goal: object, field: str) -> None:
+    """Raise `BadMessage` unless a goal can be stored as it is."""
+    if not isinstance(goal, Goal):
+        raise BadMessage(f"{field}: expected a holdfast.Goal")
+    try:
+        kept = codec.from_json(codec.to_json(goal), Goal)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BadMessage(f"{field}: cannot be stored: {error}") from error
+    if kept != goal:
+        raise BadMessage(
+            f"{field}: cannot be stored as it is; its times need a time zone, its texts must be "
+            "strings"
+        )
+
+
+def _check_flag(value: object, field: str) -> None:
+    if not isinstance(value, bool):
+        raise BadMessage(f"{field}: expected true or false")
+
+
+def _check_json(value: object, field: str) -> None:
+    (check_goal if field == "goal" else validation.check_json_object)(value, field)
+
+
+def _accept(value: object, field: str) -> None:
+    """Accept a value that is not given by callers, such as a time."""
+
+
+_CHECKS: Final[Mapping[Kind, Callable[[object, str], object]]] = {
+    "name": validation.check_name,
+    "flag": _check_flag,
+    "json": _check_json,
+}
+
+
+def _decode(column: Column, value: Any) -> object:  # noqa: ANN401 - a time or JSON
+    if column.kind == "time":
+        return to_datetime(value)
+    return {} if value == b"{}" else codec.from_json(value, column.type)
+
+
+def to_row(fields: Mapping[str, Any]) -> SessionRow:
+    """Return the row of a session with these fields; those that are missing have no value."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return SessionRow(n=0, **to_columns(given))
+
+
+def to_columns(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are stored for these fields; others than columns are left out."""
+    return {
+        column.name: _encode(column, fields[column.name])
+        for column in _COLUMNS
+        if column.name in fields
+    }
+
+
+def _encode(column: Column, value: Any) -> Any:  # noqa: ANN401 - a value of the column
+    if value is None:
+        return None
+    if column.kind == "time":
+        return to_micros(value)
+    return codec.to_json(value) if column.kind == "json" else value
+
+
+def readable_fields(row: SessionRow | None) -> dict[str, Any]:
+    """Return each value of a damaged row that has the right type, and a default for others.
+
+    They are those that `SessionInfo` has.
+    """
+    return {column.name: _readable(column, getattr(row, column.name, None)) for column in _SHOWN}
+
+
+def _readable(column: Column, value: object) -> object:
+    if column.kind == "time":
+        return _readable_time(value) if value is not None or not column.optional else None
+    if column.kind == "json":
+        return None if column.optional else {}
+    if column.kind == "flag":
+        return value is True
+    if column.kind == "choice":
+        return value if value in column.choices else None
+    return value if isinstance(value, str) else None
+
+
+def _readable_time(value: object) -> object:
+    try:
+        return to_datetime(value) if isinstance(value, int) else EPOCH
+    except OverflowError:
+        return EPOCH
