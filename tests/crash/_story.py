@@ -39,9 +39,12 @@ class Oops(Exception):
     """An exception that the script itself raises."""
 
 
-def steps_to_two() -> migrations.Steps:
+NEXT_VERSION = max(migrations.load()) + 1
+
+
+def steps_to_next() -> migrations.Steps:
     """The store's migration steps, and an invented one after them."""
-    return {1: migrations.load()[1], 2: NEXT_STEP}
+    return {**migrations.load(), NEXT_VERSION: NEXT_STEP}
 
 
 def open_store(path: Path, steps: migrations.Steps | None = None) -> Store:
@@ -200,7 +203,7 @@ def migrate(path: Path, teller: Teller) -> int:
     """Open with a newer program."""
     for _ in range(2):
         try:
-            with open_store(path, steps_to_two()) as store:
+            with open_store(path, steps_to_next()) as store:
                 teller.says("migrated")
                 session = store.session("left")
                 teller.write("left", session.append, message("user-2"))

@@ -27,11 +27,12 @@ from holdfast.testing.faults.shim import FaultKind, ShimOperation
 from tests.crash._messages import looks, message
 from tests.crash._story import (
     GAVE_UP,
+    NEXT_VERSION,
     REPLY,
     STEPS,
     Teller,
     open_store,
-    steps_to_two,
+    steps_to_next,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -460,7 +461,7 @@ def _migrate_with(visit: Visit, *, long: bool) -> None:
         assert outcome.killed or outcome.returncode == 0, outcome.command
         made += _must_be_a_good_backup(outcome)
         _must_be_old_or_new(outcome)
-        with open_store(outcome.directory / STORE, steps_to_two()) as store:
+        with open_store(outcome.directory / STORE, steps_to_next()) as store:
             assert store.verify() == [], outcome.command
             _must_be_recovered(store, outcome)
     assert made
@@ -473,13 +474,14 @@ def _must_be_old_or_new(outcome: Outcome) -> None:
         flavours = connection.table_exists(None, "flavours")
     finally:
         connection.close()
-    assert (version, flavours) in {(1, False), (2, True)}, outcome.command
-    assert version == 2 or "migrated" not in outcome.stdout, outcome.command
+    old, new = NEXT_VERSION - 1, NEXT_VERSION
+    assert (version, flavours) in {(old, False), (new, True)}, outcome.command
+    assert version == new or "migrated" not in outcome.stdout, outcome.command
 
 
 def _must_be_a_good_backup(outcome: Outcome) -> bool:
     """Check a copy of the backup, so that nothing is changed; it is whole or absent."""
-    backup = outcome.directory / f"{STORE}.before-2"
+    backup = outcome.directory / f"{STORE}.before-{NEXT_VERSION}"
     if not backup.exists():
         assert "migrated" not in outcome.stdout, outcome.command
         return False

@@ -58,7 +58,7 @@ from tests.crash._facts import (
     written,
 )
 from tests.crash._messages import message
-from tests.crash._story import steps_to_two
+from tests.crash._story import NEXT_VERSION, steps_to_next
 
 FEW_PAGES = 6
 SOME = 4
@@ -403,7 +403,7 @@ def _migrates(recording: Recording) -> None:
     with checkpoints_every(FEW_PAGES):
         with promise(recording, Migrated("talk")):
             _migrate(path, recording.vfs)
-        with open_store(path, vfs=recording.vfs, steps=steps_to_two()) as store:
+        with open_store(path, vfs=recording.vfs, steps=steps_to_next()) as store:
             _say(recording, store.session("talk"), "user-1")
 
 
@@ -412,7 +412,7 @@ def _migrate(path: Path, vfs: str) -> None:
     connection = connect(path, readonly=False, durability="power", busy=1.0, vfs=vfs)
     try:
         migrations.migrate(
-            connection, path, steps_to_two(), lock, deadline=10.0, backup=lambda _: None
+            connection, path, steps_to_next(), lock, deadline=10.0, backup=lambda _: None
         )
     finally:
         connection.close()
@@ -420,7 +420,7 @@ def _migrate(path: Path, vfs: str) -> None:
 
 
 def _shape(directory: Path) -> tuple[int, bool, bool]:
-    """Return a copy's format number, and whether table and column of step 2 exist."""
+    """Return a copy's format number, and whether table and column of the next one exist."""
     with_column = "SELECT count(*) FROM pragma_table_info('turns') WHERE name = 'flavour'"
     copy = directory / "looked-at"
     copy.mkdir()
@@ -437,10 +437,10 @@ def _shape(directory: Path) -> tuple[int, bool, bool]:
 
 def check_migrated_or_not(directory: Path, state: CrashState) -> None:
     """The file is of the old format or of the new one, and opening it finishes the work."""
-    old, new = (1, False, False), (2, True, True)
+    old, new = (NEXT_VERSION - 1, False, False), (NEXT_VERSION, True, True)
     acknowledged = written(Migrated("talk")) in state.acked
     assert _shape(directory) in ({new} if acknowledged else {old, new})
-    with open_store(directory / DATABASE, steps=steps_to_two(), hours=10) as store:
+    with open_store(directory / DATABASE, steps=steps_to_next(), hours=10) as store:
         assert store.verify() == []
         assert view(store) in candidates(state)
         store.session("talk").append(message("user-z"))

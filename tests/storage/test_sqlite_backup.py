@@ -16,6 +16,7 @@ import holdfast
 from holdfast import File, Message
 from holdfast.errors import Damaged, HoldfastError, Invalid, StoreFull, StoreUnavailable
 from holdfast.storage.sqlite import backup as module
+from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.backup import backup
 from holdfast.storage.sqlite.connection import APPLICATION_ID, connect
 from holdfast.storage.sqlite.repair.verify import verify_file
@@ -71,7 +72,10 @@ def test_a_backup_holds_everything_and_is_a_store(path: Path, tmp_path: Path) ->
     assert report.size == target.stat().st_size
     assert _everything(target) == _everything(path)
     assert verify_file(target) == []
-    for name, value in (("application_id", APPLICATION_ID), ("user_version", 1)):
+    for name, value in (
+        ("application_id", APPLICATION_ID),
+        ("user_version", max(migrations.load())),
+    ):
         assert _rows(target, f"PRAGMA {name}") == [(value,)]
     assert _rows(target, "PRAGMA journal_mode") == [("wal",)]
     with holdfast.open(target) as store:

@@ -252,8 +252,8 @@ def test_the_name_of_a_new_store_is_on_the_disk(
 def test_the_backup_of_a_migration_is_private(path: Path) -> None:
     """So is what a migration leaves beside the store."""
     with _umask(0):
-        open_store(path, steps=_two_steps()).close()
-    assert _mode(path.with_name("store.db.before-2")) == 0o600
+        open_store(path, steps=_with_next()).close()
+    assert _mode(path.with_name(f"store.db.before-{_NEXT}")) == 0o600
 
 
 def test_a_store_behind_a_symbolic_link_is_refused(path: Path, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_a_read_only_store_is_not_brought_up_to_date(path: Path) -> None:
     """An older format must be migrated by a writer first; nothing is changed."""
     before = path.read_bytes()
     with pytest.raises(ReadOnly, match="open it once for writing"):
-        open_store(path, readonly=True, steps=_two_steps())
+        open_store(path, readonly=True, steps=_with_next())
     assert path.read_bytes() == before
 
 
@@ -650,8 +650,12 @@ def test_a_store_whose_file_came_back_goes_on(path: Path) -> None:
 # ---------------------------------------------------------------------------------- migrations
 
 
-def _two_steps(second: str = NEXT_STEP) -> migrations.Steps:
-    return {1: migrations.load()[1], 2: second}
+_NOW = max(migrations.load())
+_NEXT = _NOW + 1
+
+
+def _with_next(step: str = NEXT_STEP) -> migrations.Steps:
+    return {**migrations.load(), _NEXT: step}
 
 
 def _version(path: Path) -> int:
@@ -665,14 +669,14 @@ def _version(path: Path) -> int:
 
 def test_a_migration_makes_a_backup_first(path: Path) -> None:
     """The store as it was stays beside it, whole, and opens as a store."""
-    with open_store(path, steps=_two_steps()) as store:
+    with open_store(path, steps=_with_next()) as store:
         store.session("talk").append(said("c"))
         assert ids(store) == ["a", "b", "c"]
         assert store.verify() == []
-    assert _version(path) == 2
-    backup = path.with_name("store.db.before-2")
-    assert _version(backup) == 1
-    with open_store(backup, steps={1: migrations.load()[1]}) as store:
+    assert _version(path) == _NEXT
+    backup = path.with_name(f"store.db.before-{_NEXT}")
+    assert _version(backup) == _NOW
+    with open_store(backup, steps=migrations.load()) as store:
         assert ids(store) == ["a", "b"]
         assert store.verify() == []
 
@@ -680,9 +684,9 @@ def test_a_migration_makes_a_backup_first(path: Path) -> None:
 def test_a_migration_happens_once(path: Path) -> None:
     """Opening again finds nothing to do, and the older program finds a store that is too new."""
     for _ in range(2):
-        open_store(path, steps=_two_steps()).close()
+        open_store(path, steps=_with_next()).close()
     with pytest.raises(SchemaTooNew):
-        open_store(path, steps={1: migrations.load()[1]})
+        open_store(path, steps=migrations.load())
 
 
 @pytest.mark.parametrize(
@@ -694,8 +698,8 @@ def test_a_migration_that_loses_rows_is_undone(path: Path, second: str) -> None:
     with holdfast.open(path) as store, store.session("talk").turn() as turn:
         turn.user("c", id="c")
     with pytest.raises(Damaged, match="lost rows"):
-        open_store(path, steps=_two_steps(second))
-    assert _version(path) == 1
+        open_store(path, steps=_with_next(second))
+    assert _version(path) == _NOW
     with holdfast.open(path) as store:
         assert ids(store) == ["a", "b", "c"]
         assert store.verify() == []
@@ -705,7 +709,7 @@ def test_a_migration_that_fails_is_undone(path: Path) -> None:
     """A statement that cannot be run undoes those before it, and the store is as it was."""
     broken = "CREATE TABLE half (x); INSERT INTO half VALUES (1); SELECT x FROM nowhere;"
     with pytest.raises(StorageError, match="nothing was changed"):
-        open_store(path, steps=_two_steps(broken))
+        open_store(path, steps=_with_next(broken))
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     assert not connection.table_exists(None, "half")
     connection.close()
@@ -717,11 +721,11 @@ def test_a_migration_that_fails_is_undone(path: Path) -> None:
 def test_the_backup_is_of_the_migration_that_happened(path: Path) -> None:
     """What was written between a migration that failed and one that did not is in the backup."""
     with pytest.raises(StorageError):
-        open_store(path, steps=_two_steps("SELECT x FROM nowhere"))
+        open_store(path, steps=_with_next("SELECT x FROM nowhere"))
     with holdfast.open(path) as store:
         store.session("talk").append(said("c"))
-    open_store(path, steps=_two_steps()).close()
-    backups = [file for file in path.parent.glob("store.db.before-2*") if file.is_file()]
+    open_store(path, steps=_with_next()).close()
+    backups = [file for file in path.parent.glob(f"store.db.before-{_NEXT}*") if file.is_file()]
     held = []
     for number, backup in enumerate(backups):
         copy = path.with_name(f"copy-{number}.db")
@@ -737,7 +741,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from tests.storage import test_sqlite_writer as engine
 sys.stdin.readline()
-with engine.open_store(Path(sys.argv[2]), steps=engine._two_steps()) as store:
+with engine.open_store(Path(sys.argv[2]), steps=engine._with_next()) as store:
     store.session("talk").append(engine.said(sys.argv[3]))
 """
 
@@ -760,8 +764,8 @@ def test_processes_that_migrate_at_once_do_it_once(path: Path) -> None:
     for child in children:
         _, errors = child.communicate(timeout=60)
         assert (child.returncode, errors) == (0, "")
-    assert _version(path) == 2
-    with open_store(path, steps=_two_steps()) as store:
+    assert _version(path) == _NEXT
+    with open_store(path, steps=_with_next()) as store:
         assert ids(store)[:2] == ["a", "b"]
         assert sorted(ids(store)[2:]) == ["x", "y", "z"]
         assert store.verify() == []
