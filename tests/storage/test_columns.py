@@ -144,6 +144,11 @@ def test_of_a_damaged_session_each_value_of_the_right_type_is_shown() -> None:
     assert readable_fields(None)["id"] is None
 
 
+def test_a_goal_without_its_fields_is_no_goal() -> None:
+    with pytest.raises(ValueError, match="objective"):
+        to_fields(SessionRow(1, "id", goal=b"{}"))
+
+
 def test_json_of_a_session_is_decoded() -> None:
     goal = Goal(objective="win")
     row = SessionRow(1, "id", goal=codec.to_json(goal), metadata=b'{"a":1}')

@@ -6,7 +6,6 @@ They are the columns of `SessionRow`, by the same names; times are datetimes, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -23,26 +22,36 @@ _SHOWN: Final = tuple(column for column in _COLUMNS if column.name in SessionInf
 TEXT_FIELDS: Final = tuple(column.name for column in _COLUMNS if column.kind == "name")
 
 
-class _RowReader:
-    """Reads fields from the row of a session."""
-
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self._names = tuple(column.name for column in columns)
-        self._get = attrgetter(*self._names)
-        self._converted = tuple(column for column in columns if column.kind in {"time", "json"})
-
-    def read(self, row: SessionRow) -> dict[str, Any]:
-        """Return the fields of a stored session; raise `ValueError` if one cannot be decoded."""
-        fields = dict(zip(self._names, self._get(row), strict=True))
-        for column in self._converted:
-            value = fields[column.name]
-            if value is not None:
-                fields[column.name] = _decode(column, value)
-        return fields
+def _reader(columns: Sequence[Column]) -> Callable[[SessionRow], dict[str, Any]]:
+    """Return a function that reads these fields of a row; compiled, since lists read many rows."""
+    scope = {f"decode_{column.name}": _decoder(column) for column in columns}
+    items = [
+        f"{column.name!r}: row.{column.name}"
+        if scope[f"decode_{column.name}"] is None
+        else f"{column.name!r}: decode_{column.name}(row.{column.name})"
+        for column in columns
+    ]
+    found: Callable[[SessionRow], dict[str, Any]] = eval(  # noqa: S307 - fixed names
+        f"lambda row: {{{', '.join(items)}}}", scope
+    )
+    return found
 
 
-to_fields: Final = _RowReader(_COLUMNS).read
-info_fields: Final = _RowReader(_SHOWN).read  # those that `SessionInfo` has
+def _decoder(column: Column) -> Callable[[Any], Any] | None:
+    if column.kind == "time":
+        return lambda value: None if value is None else to_datetime(value)
+    if column.kind == "json":
+        empty = b"{}" if column.type is dict else None  # which most metadata is
+        return lambda value: (
+            None if value is None else {} if value == empty else codec.from_json(value, column.type)
+        )
+    return None
+
+
+# The fields of a stored session; `ValueError` is raised if one cannot be decoded. `info_fields` are
+# those that `SessionInfo` has.
+to_fields: Final = _reader(_COLUMNS)
+info_fields: Final = _reader(_SHOWN)
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
@@ -86,12 +95,6 @@ _CHECKS: Final[Mapping[Kind, Callable[[object, str], object]]] = {
     "flag": _check_flag,
     "json": _check_json,
 }
-
-
-def _decode(column: Column, value: Any) -> object:  # noqa: ANN401 - a time or JSON
-    if column.kind == "time":
-        return to_datetime(value)
-    return {} if value == b"{}" else codec.from_json(value, column.type)
 
 
 def to_row(fields: Mapping[str, Any]) -> SessionRow:
