@@ -539,3 +539,11 @@ def test_a_client_that_is_given_is_used_without_its_retries_and_stays_open() -> 
 def test_sizes_are_guessed_by_the_name(name: str, context: int, output: int) -> None:
     model = AnthropicModel(name, api_key="sk-ant-key")
     assert (model.context, model.max_output) == (context, output)
+
+
+def test_nothing_is_traced() -> None:
+    """The package records calls by default; what is said to a model goes to the model alone."""
+    made = AnthropicModel("m", api_key="k", base_url="http://127.0.0.1:9")
+    client = made._connect()  # noqa: SLF001 - the package's client is nowhere else
+    assert isinstance(client, anthropic.AsyncAnthropic)
+    assert client.open_telemetry["traces"]["enabled"] is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from holdfast.agent.models.anthropic_messages import (
@@ -71,7 +72,7 @@ class AnthropicModel(ApiModel):
         import anthropic  # noqa: PLC0415 - it takes seconds to import
 
         # Versions before 2 cannot send traces, and refuse the option.
-        has_traces = hasattr(anthropic.AsyncAnthropic, "open_telemetry")
+        has_traces = "open_telemetry" in signature(anthropic.AsyncAnthropic).parameters
         options: dict[str, Any] = {"open_telemetry": False} if has_traces else {}
         return anthropic.AsyncAnthropic(
             api_key=self._key,
