@@ -92,6 +92,7 @@ class SnapshotTests(StoreFixtures):
         ]
         started = _read(store, lambda at: at.branches(parent=branch.n))
         assert {one.n for one in started} == {one.n for one in known if one.parent == branch.n}
+        assert started == sorted(started, key=lambda one: one.created_at)
         own = [one.number for one in known if one.session == session]
         assert own == sorted(own)
 
