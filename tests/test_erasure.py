@@ -34,6 +34,9 @@ class Watched(StoreContext):
         self.before: list[bytes] = []
         self.failed: list[BaseException] = []
 
+    def __del__(self) -> None:
+        """Leave the backend open: it is the store's."""
+
     @contextmanager
     def erasing(self, planned: Plan) -> Iterator[None]:
         self.plans.append(planned)

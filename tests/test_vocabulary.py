@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import codec, ids
+from holdfast import codec, ids, processes
 from holdfast.clock import EPOCH, SystemClock, to_datetime, to_micros
 from holdfast.errors import BadMessage, Damaged, Invalid, TooLarge, UnknownBackend
 from holdfast.processes import is_alive, this_process
@@ -212,7 +212,28 @@ def test_a_process_that_ended_is_dead() -> None:
         assert is_alive(holder) is False
 
 
-@pytest.mark.parametrize("field", ["boot", "namespace"])
+def test_a_process_that_cannot_be_read_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too many open files, or with `/proc` hiding the processes of other users."""
+    here = this_process()
+    monkeypatch.setattr(processes, "_read", lambda _: "")
+    assert is_alive(here) is None
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    assert is_alive(msgspec.structs.replace(here, pid=child.pid)) is False
+    assert is_alive(msgspec.structs.replace(here, pid=1)) is None
+    assert is_alive(msgspec.structs.replace(here, pid=2**80)) is False
+
+
+def test_the_monotonic_clock_is_that_of_the_boot_and_the_time_namespace() -> None:
+    """The pid namespace, as of a container, does not matter."""
+    here = this_process()
+    assert processes.has_same_monotonic_clock(msgspec.structs.replace(here, namespace="another"))
+    for field in ("boot", "time_namespace"):
+        elsewhere = msgspec.structs.replace(here, **{field: "another"})
+        assert not processes.has_same_monotonic_clock(elsewhere)
+
+
+@pytest.mark.parametrize("field", ["boot", "namespace", "time_namespace"])
 def test_a_process_elsewhere_is_not_known(field: str) -> None:
     """Another boot or another namespace: only its lease counts."""
     elsewhere = msgspec.structs.replace(this_process(), **{field: "another"})

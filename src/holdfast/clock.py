@@ -1,7 +1,8 @@
 """Clocks, and times as they are stored.
 
-Times are UTC. They never order a history: order is `seq`. Code that needs the time takes a `Clock`
-as an argument, so that a test can set it.
+Times are UTC. They never order a history: order is `seq`. A wall clock can be set at any moment, so
+what must not end early or late (a lease) is measured by the monotonic one where that is possible.
+Code that needs the time takes a `Clock` as an argument, so that a test can set it.
 """
 
 from __future__ import annotations
@@ -15,19 +16,30 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """A source of the time in microseconds since 1970, UTC."""
+    """A wall clock and a monotonic clock, both in microseconds."""
 
     def micros(self) -> int:
-        """Return the current time."""
+        """Return the current time since 1970, UTC."""
+        ...
+
+    def monotonic(self) -> int:
+        """Return a time that no setting of the clock changes, the same in all processes of a boot.
+
+        Processes in another time namespace are the exception.
+        """
         ...
 
 
 class SystemClock:
-    """The machine's wall clock."""
+    """The machine's clocks."""
 
     def micros(self) -> int:
-        """Return the current time."""
+        """Return the current time since 1970, UTC."""
         return time.time_ns() // 1_000
+
+    def monotonic(self) -> int:
+        """Return the time since boot, without what the machine was suspended."""
+        return time.monotonic_ns() // 1_000
 
 
 def to_datetime(micros: int) -> datetime:

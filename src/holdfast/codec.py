@@ -255,6 +255,11 @@ def sha256_hex(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
+def intact(name: str, data: bytes | None) -> bytes | None:
+    """Return the data of a blob; `None` if there is none, or if it does not match its hash."""
+    return data if data is not None and sha256_hex(data) == name else None
+
+
 # -------------------------------------------------------------------------------------- decoding
 
 
@@ -266,13 +271,16 @@ def decode(
     turn_id: str | None,
     blob: BlobReader,
 ) -> Message:
-    """Return a stored message; raise `Damaged` if it cannot be decoded."""
+    """Return a stored message; raise `Damaged` if it cannot be decoded.
+
+    `blob` returns `None` for a blob that is missing or damaged (`intact`).
+    """
     try:
         stored = _decode(body)
         parts = stored.parts
         for part in parts:
             if type(part) is BlobRef:
-                parts = tuple(_restore_part(part, blob) for part in parts)
+                parts = tuple(_restore_part(part, blob, seq) for part in parts)
                 break
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Damaged(f"message {seq} cannot be read: {type(error).__name__}") from error
@@ -315,11 +323,15 @@ def _decode_surrogates(data: bytes, kind: type[S]) -> S:
     return msgspec.json.decode(data, type=kind)
 
 
-def _restore_part(part: object, blob: BlobReader) -> Part:
+def _restore_part(part: object, blob: BlobReader, seq: int | None) -> Part:
     if isinstance(part, BlobRef):
         data = blob(part.sha256)
         if data is None:
-            raise ValueError("its blob is missing")
+            raise Damaged(
+                f"message {seq} cannot be read: blob {part.sha256} is missing or does not match "
+                "its hash",
+                blocking=False,
+            )
         return _decode_part(data)
     return part  # type: ignore[return-value]
 

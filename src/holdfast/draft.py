@@ -21,7 +21,7 @@ from typing import Final, Literal, Self
 import msgspec
 
 from holdfast import codec, tokens, validation
-from holdfast.context import StoreContext
+from holdfast.context import GuardedWriter, StoreContext
 from holdfast.draft_parts import Delta, DraftChunk, DraftOpening, delta_bytes, merge_deltas
 from holdfast.errors import HoldfastError, Invalid, StorageError, TooLarge, TurnLost
 from holdfast.ids import message_id
@@ -40,6 +40,7 @@ class TurnRef(msgspec.Struct, frozen=True):
     session: int
     number: int
     id: str
+    writer: GuardedWriter
 
 
 class DraftCore:
@@ -56,6 +57,7 @@ class DraftCore:
         self._pid = os.getpid()
         self._context = context
         self._turn = turn
+        self.writer = turn.writer
         self._opening = DraftOpening(self.id, model, context.clock.micros())
         self._on_closed = closed
         self._guard = threading.Lock()
@@ -142,7 +144,7 @@ class DraftCore:
             return None
         numbers, operation = taken
         try:
-            pending = self._context.backend.submit(operation)
+            pending = self.writer.submit(operation)
         except HoldfastError as error:
             self._note_failed_flush(error)
             return None
@@ -215,8 +217,7 @@ class Draft:
     `Turn.stream` returns these.
     """
 
-    def __init__(self, context: StoreContext, state: DraftCore) -> None:
-        self._context = context
+    def __init__(self, state: DraftCore) -> None:
         self._state = state
         self.message: Message | None = None
 
@@ -250,7 +251,7 @@ class Draft:
         taken = self._state.take_unstored()
         if taken is not None:
             numbers, operation = taken
-            self._context.backend.write(operation)
+            self._state.writer.write(operation)
             self._state.mark_stored(numbers)
 
     def close(
@@ -265,7 +266,7 @@ class Draft:
         closing = self._state.prepare_close(status, metadata)
         if closing is not None:
             message, operation = closing
-            seq = self._context.backend.write(operation)
+            seq = self._state.writer.write(operation)
             self.message = msgspec.structs.replace(message, seq=seq)
         self._state.finish()
         return self.message

@@ -15,7 +15,7 @@ HoldfastError
 ├── StorageError          the store failed
 │   ├── StoreUnavailable  not stored; try again
 │   ├── StoreFull         not stored
-│   ├── StoreMoved        the file was moved or replaced; not stored
+│   ├── StoreMoved        the file or its log was moved or replaced; not stored
 │   ├── ReadOnly
 │   ├── SchemaTooNew
 │   ├── Damaged
@@ -39,15 +39,20 @@ their ids).
 
 from __future__ import annotations
 
+import errno
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from holdfast.values import Candidate, Head, Holder
 
 _MAX_REASONS: Final = 5
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class HoldfastError(Exception):
@@ -165,11 +170,11 @@ class StoreFull(StorageError):
 
 
 class StoreMoved(StorageError):
-    """The store's file was moved, deleted or replaced while open; further writes would be lost."""
+    """A file of the store was moved, deleted or replaced while open; writes would be lost."""
 
 
 class ReadOnly(StorageError):
-    """This store was opened for reading only."""
+    """This store was opened for reading only, or it is on storage that cannot be written to."""
 
 
 class SchemaTooNew(StorageError):
@@ -177,7 +182,14 @@ class SchemaTooNew(StorageError):
 
 
 class Damaged(StorageError):
-    """The store has unreadable data. Nothing more is written to it; see `Store.salvage`."""
+    """The store has unreadable data, and accepts no writes where it is; see `Store.salvage`.
+
+    Not `blocking` is a blob: writes go on, and storing the same content again repairs it.
+    """
+
+    def __init__(self, what: str, *, blocking: bool = True) -> None:
+        super().__init__(what)
+        self.blocking = blocking
 
 
 class OutcomeUnknown(StorageError):
@@ -248,3 +260,40 @@ class UnknownBackend(Invalid):
 def install_command(extra: str) -> str:
     """Return the command that installs an extra, for errors about a missing package."""
     return f"pip install 'holdfast[{extra}]'"
+
+
+def system_error(error: OSError, what: str, effect: str) -> StorageError:
+    """Return a system's error as one of Holdfast's: `what` failed, `effect` is its consequence."""
+    detail = f"{what} ({error})"
+    if error.errno in _FULL:
+        limit = error.errno == errno.EFBIG
+        full = "the file may not grow further" if limit else "the disk is full"
+        remedy = "Raise the limit (ulimit -f)" if limit else "Free some space"
+        return StoreFull(f"{full}: {detail}; {effect} {remedy} and try again.")
+    if error.errno in _TOO_MANY_FILES:
+        return too_many_files(effect)
+    if error.errno in _READ_ONLY:
+        return ReadOnly(f"{detail}; {effect}")
+    return StoreUnavailable(f"{detail}; {effect}")
+
+
+def too_many_files(effect: str) -> StoreUnavailable:
+    """Return the error of a call that needed one more file than the process may open."""
+    return StoreUnavailable(
+        f"this process has too many open files; {effect} Close some, or raise the limit "
+        "(ulimit -n), and try again."
+    )
+
+
+@contextmanager
+def system_errors(what: str, effect: str) -> Iterator[None]:
+    """Translate the system's errors in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise system_error(error, what, effect) from error
+
+
+def import_errors() -> AbstractContextManager[None]:
+    """Translate the system's errors of an import that was deferred to the first use."""
+    return system_errors("a module cannot be loaded", "nothing was changed.")

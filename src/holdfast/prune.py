@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
-from holdfast.errors import BadQuery, Damaged
+from holdfast.errors import BadQuery, Damaged, import_errors
 from holdfast.operations import retention
 from holdfast.values import ExportReport, Plan, PlanItem, RetentionReport, Scan, Spared
 
@@ -58,7 +58,8 @@ class _PlanRunner:
 
     def _archive(self, to: str) -> ExportReport | None:
         """Export the sessions of the plan to a file; spare those that it does not hold whole."""
-        from holdfast.transfer.archive import archive as write_archive  # noqa: PLC0415 - few callers need it
+        with import_errors():
+            from holdfast.transfer.archive import archive as write_archive  # noqa: PLC0415 - few callers need it
 
         self._spare_missing()
         messages = {item.session_id: item.messages for item in self._remaining(self._plan.items)}
@@ -104,9 +105,11 @@ class _PlanRunner:
         if not items:
             return (), None
         erasure = Erasure(self._context)
+        erasure.finish_earlier_purges()
         try:
             for item in items:
                 self._purge_one(erasure, item)
+                erasure.finish_purges()
         finally:
             # Also after an interruption: what was purged must not stay in the files.
             settled = erasure.wipe_and_scan() if self._purged else ((), None)

@@ -12,9 +12,9 @@ from typing import Unpack
 import msgspec
 
 from holdfast import codec, ids, validation
-from holdfast.context import StoreContext
+from holdfast.context import GuardedWriter, StoreContext
 from holdfast.erasure import Erasure
-from holdfast.errors import BadQuery
+from holdfast.errors import BadQuery, import_errors
 from holdfast.follow import Follower
 from holdfast.operations import append, erase, head_moves, lineage, queries, queue, sessions, turns
 from holdfast.operations.positions import check_position
@@ -50,7 +50,7 @@ class Session:
         self._context = context
         self._n = row.n
         self._read = context.backend.read
-        self._write = context.backend.write
+        self._write = GuardedWriter(context, row.id).write
         self.id = row.id
         self.key = row.key
         self.interrupted = interrupted
@@ -117,7 +117,8 @@ class Session:
 
         `reserve` tokens of `max_tokens` are kept free for the reply. Stored messages do not change.
         """
-        from holdfast.windows import build  # noqa: PLC0415 - only agents need it
+        with import_errors():
+            from holdfast.windows import build  # noqa: PLC0415 - only agents need it
 
         options = build.WindowOptions(
             provider=provider,
@@ -151,7 +152,9 @@ class Session:
         at = check_position(at, "at")
         row = sessions.new_row(id=ids.session_id(), key=key, **fields)
         origin = sessions.Origin(parent=self._n, relation="fork", at=at, expect=expect)
-        return Session(self._context, self._write(sessions.create(row, origin=origin)))
+        # Not refused if this session is damaged: the fork is another one.
+        made = self._context.backend.write(sessions.create(row, origin=origin))
+        return Session(self._context, made)
 
     def rewind(self, to: MessageRef, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest: a seq, an id or a head; nothing is lost, see `branches`.
@@ -213,6 +216,7 @@ class Session:
         if position is None:
             raise BadQuery("message: pass the id or seq of the message to erase")
         erasure = Erasure(self._context)
+        erasure.hide_previews(erase.plan_previews(self._n, position))
         report = erasure.write(
             erase.plan_erasure(self._n, position),
             lambda planned: erase.erase(self._n, position, planned),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeAlias, Unpack
@@ -15,7 +16,7 @@ from holdfast import ids, titles, validation
 from holdfast.clock import Clock, SystemClock, to_micros
 from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
-from holdfast.errors import SessionNotFound
+from holdfast.errors import Damaged, SessionNotFound, import_errors
 from holdfast.follow import StoreFollower
 from holdfast.operations import deletion, listing, queries, resolve, retention, sessions
 from holdfast.operations.retention_rules import parse_rules
@@ -218,15 +219,16 @@ class Store:
         Each hit comes with `around=0` messages before and after it. A page has `limit=20` hits, and
         its `cursor` gets the next one.
         """
-        from holdfast.search import engine  # noqa: PLC0415 - few callers need it
-        from holdfast.search.request import parse_request  # noqa: PLC0415
+        with import_errors():
+            from holdfast.search import engine  # noqa: PLC0415 - few callers need it
+            from holdfast.search.request import parse_request  # noqa: PLC0415
 
         validation.check_arguments(options, SearchOptions, "Store.search")
         request = parse_request(text, options, self._context.now())
         return engine.search(self._backend, self._context.index, request, self._context.report)
 
     def index_status(self) -> IndexStatus:
-        """Return the state of the search index; searches are correct in every state."""
+        """Return the state of the search index; searches find all they can in every state."""
         return self._context.index.status()
 
     def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -254,15 +256,16 @@ class Store:
 
         `make` is called with each session and returns a title, or `None` for none; a title is one
         line of at most 120 characters. A title by the user, even a concurrent one, is never
-        replaced.
+        replaced. Damaged sessions are skipped.
         """
         titled = []
         for info in self.sessions(limit=limit):
             if titles.needs_title(info):
-                session = self.get(info.id)
-                title = titles.shorten(make(session) or "")
-                if title:
-                    titled.append(session.update(auto_title=title))
+                with suppress(Damaged):
+                    session = self.get(info.id)
+                    title = titles.shorten(make(session) or "")
+                    if title:
+                        titled.append(session.update(auto_title=title))
         return titled
 
     def follow(self, since: int = 0) -> StoreFollower:
@@ -292,12 +295,14 @@ class Store:
         they are erased in the forks, too. `SessionBusy` while a turn is open.
         """
         deletion.check_forks(forks)
-        row = self._read(resolve.find_anywhere(ref, self._context.report))
         erasure = Erasure(self._context)
+        erasure.finish_earlier_purges()
+        row = self._read(resolve.find_anywhere(ref, self._context.report))
         report = erasure.write(
             deletion.plan_erasure(row.n, forks=forks),
             lambda planned: deletion.purge(row.n, row.id, forks=forks, planned=planned),
         )
+        report = deletion.add_steps(report, erasure.finish_purges(row.n))
         pending, scan = erasure.wipe_and_scan()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
 
@@ -324,7 +329,8 @@ class Store:
 
         With `archive` they are first exported to this new file, unredacted, and it is verified.
         """
-        from holdfast import prune  # noqa: PLC0415 - few callers need it
+        with import_errors():
+            from holdfast import prune  # noqa: PLC0415 - few callers need it
 
         to = None if archive is None else os.fspath(archive)
         return prune.apply_plan(self._context, plan, archive=to, progress=progress)
@@ -333,11 +339,13 @@ class Store:
 
     def blob(self, sha256: str) -> bytes:
         """Read a file or large part by its hash."""
-        return self._read(queries.blob(sha256))
+        return self._read(queries.blob(sha256, self._context.report))
 
     def verify(self) -> builtins.list[Damage]:
         """Read everything and return what is damaged; nothing is changed."""
-        return self._backend.verify()
+        found = self._backend.verify()
+        self._context.report_verified(found)
+        return found
 
     def salvage(self, to: str | os.PathLike[str]) -> SalvageReport:
         """Copy everything readable into a new store; this one is not changed."""
@@ -361,7 +369,8 @@ class Store:
         `redact=None` it is a complete copy. `progress` is called with the number of messages done,
         and of all.
         """
-        from holdfast.transfer import export  # noqa: PLC0415 - few callers need it
+        with import_errors():
+            from holdfast.transfer import export  # noqa: PLC0415 - few callers need it
 
         return export.export(
             self._backend,
@@ -381,7 +390,8 @@ class Store:
         progress: Callable[[int, int], None] | None = None,
     ) -> Review:
         """Return what an export would replace, leave out and not search; nothing is written."""
-        from holdfast.transfer import export  # noqa: PLC0415 - as above
+        with import_errors():
+            from holdfast.transfer import export  # noqa: PLC0415 - as above
 
         return export.review(
             self._backend,
@@ -403,7 +413,8 @@ class Store:
         `progress` is called with the number of bytes done, and of all (each is read twice), in any
         thread; it must not use the store.
         """
-        from holdfast.transfer import import_  # noqa: PLC0415 - as above
+        with import_errors():
+            from holdfast.transfer import import_  # noqa: PLC0415 - as above
 
         return import_.import_(self._backend, os.fspath(path), progress)
 
@@ -419,7 +430,8 @@ class Store:
         the target has other content under the same ids. `progress` is called with the amount done,
         and of all, in any thread; it must not use either store.
         """
-        from holdfast.transfer import copy  # noqa: PLC0415 - as above
+        with import_errors():
+            from holdfast.transfer import copy  # noqa: PLC0415 - as above
 
         if not isinstance(to, Store):
             with open(to, tenant=self.tenant) as target:

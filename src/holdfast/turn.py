@@ -18,9 +18,9 @@ from typing import Final, Self, Unpack
 import msgspec
 
 from holdfast import codec, processes, validation
-from holdfast.context import StoreContext
+from holdfast.context import GuardedWriter, StoreContext
 from holdfast.draft import Draft, DraftCore, TurnRef, note_failure
-from holdfast.errors import HoldfastError, Invalid, SessionBusy, TurnLost
+from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, SessionBusy, TurnLost
 from holdfast.ids import message_id, turn_id
 from holdfast.operations import append, queue, turns
 from holdfast.processes import this_process
@@ -44,6 +44,7 @@ class TurnCore:
         run_id: str | None,
     ) -> None:
         self.context = context
+        self.writer = GuardedWriter(context, session_id)
         self.session = session
         self.number = 0
         self.ended = False
@@ -62,11 +63,20 @@ class TurnCore:
             run_id=run_id,
             model=model,
         )
+        # One operation for all attempts: it remembers what it recovered.
+        self.opening = turns.open_turn(self.claim)
 
     @property
     def id(self) -> str:
         """The turn's id."""
         return turn_id(self._session_id, self.number)
+
+    def on_opening(self) -> None:
+        """Claim the turn, again after an attempt that failed; raise `Invalid` if it was opened."""
+        if self.number:
+            raise Invalid("a turn is used once; open another with session.turn().")
+        self.ended = False
+        processes.mark_held(self.claim.token)
 
     def on_opened(self, opened: turns.OpenedTurn) -> None:
         """Set the number of the opened turn, and start renewing its lease."""
@@ -124,7 +134,7 @@ class TurnCore:
             raise Invalid("a reply is already being streamed; close it first.")
         if model is not None:
             validation.check_name(model, "model")
-        turn = TurnRef(self.session, self.number, self.id)
+        turn = TurnRef(self.session, self.number, self.id, self.writer)
         self.draft = DraftCore(self.context, turn, model or self._model, self._on_draft_closed)
         return self.draft
 
@@ -132,7 +142,7 @@ class TurnCore:
         self.draft = None
 
     def release(self) -> None:
-        """Release the turn, even if ending it failed, so that another holder may take it over."""
+        """Release the turn, even if it may still be open, so that another may take it over."""
         if not self.ended:
             self.ended = True
             processes.mark_given_up(self.claim.token)
@@ -176,7 +186,7 @@ class Turn:
     def __init__(self, state: TurnCore, *, wait: float) -> None:
         self._state = state
         self._wait = validation.check_seconds(wait, "wait")
-        self._write = state.context.backend.write
+        self._write = state.writer.write
         self._draft: Draft | None = None
         self.recovered: Recovered | None = None
 
@@ -227,7 +237,7 @@ class Turn:
 
     def stream(self, *, model: str | None = None) -> Draft:
         """Start a streamed reply."""
-        self._draft = Draft(self._state.context, self._state.new_draft(model))
+        self._draft = Draft(self._state.new_draft(model))
         return self._draft
 
     # ------------------------------------------------------------------------------- the end
@@ -263,19 +273,28 @@ class Turn:
 
     def __enter__(self) -> Self:
         """Open the turn, first recovering one that a crash left open."""
-        if self._state.number:
-            raise Invalid("a turn is used once; open another with session.turn().")
+        self._state.on_opening()
         try:
             opened = open_with_wait(self._state, self._wait)
+            self._state.on_opened(opened)
+            self.recovered = opened.recovered
+            return self  # From inside: an interrupt just before it is handled as well.
+        except OutcomeUnknown:
+            self._state.release()
+            raise
         except HoldfastError:
             raise
-        except BaseException:
+        except BaseException as error:
             # Interrupted, perhaps after the turn was opened: no code would ever end it.
-            self._write(turns.cancel_unheld(self._state.claim))
+            self._state.release()
+            self._cancel_unheld(error)
             raise
-        self._state.on_opened(opened)
-        self.recovered = opened.recovered
-        return self
+
+    def _cancel_unheld(self, error: BaseException) -> None:
+        try:
+            self._write(turns.cancel_unheld(self._state.claim))
+        except HoldfastError as failed:
+            note_failure(error, failed)
 
     def __exit__(
         self,
@@ -303,10 +322,13 @@ def open_with_wait(state: TurnCore, wait: float) -> turns.OpenedTurn:
     seen = backend.wait(-1, 0) if wait else -1
     while True:
         try:
-            return backend.write(turns.open_turn(state.claim))
+            opened = state.writer.write(state.opening)
         except SessionBusy:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise
             # A holder that dies writes nothing, so try again now and then.
             seen = backend.wait(seen, min(remaining, _RETRY_INTERVAL_S))
+        else:
+            if opened is not None:
+                return opened

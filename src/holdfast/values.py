@@ -415,14 +415,29 @@ class Goal(msgspec.Struct, frozen=True, omit_defaults=True):
     rounds: int = 0
 
 
+class Lease(msgspec.Struct, frozen=True):
+    """For how many seconds a turn is held without a renewal, and until when.
+
+    `until` is in microseconds of the monotonic clock of the holder's boot and time namespace.
+    """
+
+    seconds: float
+    until: int
+
+
 class Holder(msgspec.Struct, frozen=True):
-    """The process that holds a turn, distinct from every other that ever had its pid."""
+    """The process that holds a turn, distinct from every other that ever had its pid.
+
+    `namespace` is that of its pid, `time_namespace` that of its start time and of its lease.
+    """
 
     host: str
     pid: int
     boot: str
     namespace: str
     started: str
+    time_namespace: str = ""
+    lease: Lease | None = None
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -576,11 +591,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Something unreadable, and where it is. Everything around it stays readable."""
+    """Something unreadable, and where it is. Everything around it stays readable.
+
+    If it is `blocking`, its session accepts no writes; without a session, the whole store does not.
+    """
 
     what: str
     session_id: str | None = None
     seq: int | None = None
+    blocking: bool = True
 
 
 class SalvageReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -601,6 +620,16 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int
     messages: int
     size: int
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A restored backup: what it holds, and where what it replaced was set aside, if anything."""
+
+    path: str
+    sessions: int
+    messages: int
+    size: int
+    replaced: str | None
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
@@ -905,10 +934,15 @@ class IndexStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list, and the cursor of the next page (`None` at the end)."""
+    """One page of a list, and the cursor of the next page (`None` at the end).
+
+    `behind`: the number of older messages that a search has not searched, because its index is
+    still catching up with them; 0 if it missed nothing.
+    """
 
     items: tuple[T, ...]
     cursor: str | None = None
+    behind: int = 0
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over the items."""

@@ -21,7 +21,8 @@ from holdfast.aio import completion_queue
 from holdfast.aio import draft as aio_draft
 from holdfast.aio import session as aio_session
 from holdfast.aio import turn as aio_turn
-from holdfast.storage.protocol import Backend, Operation
+from holdfast.context import GuardedWriter
+from holdfast.storage.protocol import Operation
 from holdfast.testing.scripted_model import ScriptedModel, calls, say
 from holdfast.values import JSON
 
@@ -46,12 +47,12 @@ class Doom:
         self._step, self._before = step, before
         self.count = 0
 
-    async def write(self, backend: Backend, verb: Operation[T]) -> T:
+    async def write(self, writer: GuardedWriter, verb: Operation[T]) -> T:
         self.count += 1
         mine = self.count == self._step
         if mine and self._before:
             os.kill(os.getpid(), signal.SIGKILL)
-        done = await _run_write(backend, verb)
+        done = await _run_write(writer, verb)
         if mine:
             os.kill(os.getpid(), signal.SIGKILL)
         return done

@@ -130,6 +130,9 @@ class _Noon:
     def micros(self) -> int:
         return to_micros(datetime(2026, 11, 15, 12, tzinfo=UTC))
 
+    def monotonic(self) -> int:
+        return 0
+
 
 def test_headers_are_read_whatever_their_case() -> None:
     failed = to_model_failed(answered(429, {"error": {"message": "x"}}, Retry_After="3"), "m")

@@ -20,6 +20,7 @@ from holdfast.agent.tools.session_tools import SessionTools, session_tools
 from holdfast.aio import AsyncStore
 from holdfast.clock import to_micros
 from holdfast.codec import sha256_hex
+from holdfast.values import Hit, Page
 from tests.agent.tools import Desk
 
 _QUOTED = re.compile(r"(.*)\n<(quoted-[0-9a-f]{16})>\n(.*)\n</\2>", re.DOTALL)
@@ -66,6 +67,15 @@ def test_what_was_said_in_other_sessions_is_found(desk: Desk, earlier: Session) 
     assert found.startswith(f"session {earlier.id} “Fix the parser”, message ")
     assert ", and 2 more hits: " in found
     assert desk.run("session_search", query="unicorn") == "(nothing was found)"
+
+
+def test_what_was_not_searched_yet_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def search(*_: object, **__: object) -> Page[Hit]:
+        return Page((), None, behind=1234)
+
+    monkeypatch.setattr(AsyncStore, "search", search)
+    said = desk.run("session_search", query="unicorn")
+    assert said == "(nothing was found; 1,234 older messages not searched yet)"
 
 
 def test_the_hits_of_one_session_are_found(desk: Desk, earlier: Session) -> None:
@@ -212,6 +222,9 @@ class Noon:
 
     def micros(self) -> int:
         return to_micros(datetime(2026, 11, 15, 12, tzinfo=UTC))
+
+    def monotonic(self) -> int:
+        return 0
 
 
 def goal_of(desk: Desk) -> Goal | None:

@@ -540,6 +540,28 @@ def test_backup_is_a_store_like_any_other(talked: Shell, tmp_path: Path) -> None
     assert (report["sessions"], report["messages"]) == (2, 8)
 
 
+def test_restore_backup_replaces_the_store_and_keeps_it(talked: Shell, tmp_path: Path) -> None:
+    """What was said since the backup is in the file that was set aside."""
+    copy = tmp_path / "copy.db"
+    talked.ok("backup", str(copy))
+    talked.ok("append", "support-42", "One more thing.")
+    report = talked.json("restore-backup", "--yes", str(copy))
+    assert "One more thing." not in talked.ok("show", "support-42")
+    assert "One more thing." in talked.ok("show", "support-42", "--store", report["replaced"])
+    said = talked.ok("restore-backup", "--yes", str(copy))
+    assert ", verified\n  what was there is now " in said
+
+
+def test_restore_backup_asks_first(talked: Shell, tmp_path: Path) -> None:
+    """Where it cannot ask, nothing is restored without --yes."""
+    copy = tmp_path / "copy.db"
+    talked.ok("backup", str(copy))
+    ran = talked.run("restore-backup", str(copy))
+    assert (ran.code, "nothing was restored" in ran.err) == (2, True)
+    ran = talked.run("restore-backup", "--yes", str(tmp_path / "none.db"))
+    assert (ran.code, "does not exist" in ran.err) == (2, True)
+
+
 def test_backup_never_replaces_a_file(talked: Shell, tmp_path: Path) -> None:
     """Not even an empty one."""
     (tmp_path / "there").write_text("mine")

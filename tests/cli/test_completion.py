@@ -74,7 +74,14 @@ def in_bash(shell: Shell, line: str) -> list[str]:
 
 def test_commands_and_options_are_offered(shell: Shell) -> None:
     """With what they do, for shells that show it; the hidden one is not."""
-    assert offered(shell, "re") == ["redo", "rewind", "rename", "restore", "recover"]
+    assert offered(shell, "re") == [
+        "redo",
+        "rewind",
+        "rename",
+        "restore",
+        "restore-backup",
+        "recover",
+    ]
     assert "show\tShow a conversation." in shell.ok("__complete", "fish", "sh")
     assert offered(shell, "__") == []
     assert set(offered(shell, "--")) == {"--version", "--help"}

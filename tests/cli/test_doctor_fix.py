@@ -113,6 +113,24 @@ def test_a_damaged_store_is_copied_and_never_changed(crashed: Shell) -> None:
     assert crashed.run("doctor", "--store", str(new)).code == 0
 
 
+@pytest.mark.parametrize(("at", "wreck"), [(0, bytes(4096)), (63, b"\x11"), (68, b"\0")])
+def test_a_store_whose_header_is_damaged_is_copied_whole(
+    talked: Shell, at: int, wreck: bytes
+) -> None:
+    """All of the first page, the number of the format, and the application id."""
+    with holdfast.open(talked.store):
+        pass
+    before = talked.json("show", "support-42")["messages"]
+    data = bytearray(talked.store.read_bytes())
+    data[at : at + len(wreck)] = wreck
+    talked.store.write_bytes(data)
+    assert talked.run("doctor", "--fix").code == 1
+    assert talked.store.read_bytes() == data
+    new = str(talked.store.with_name("agent.salvaged.db"))
+    assert talked.json("show", "support-42", "--store", new)["messages"] == before
+    assert talked.run("doctor", "--store", new).code == 0
+
+
 def test_a_second_copy_does_not_replace_the_first(talked: Shell) -> None:
     """Each has a name of its own, which nothing else has."""
     _flip(talked.store)

@@ -124,7 +124,7 @@ _FUTILE: list[list[str]] = [
 # What is said into a conversation, line by line.
 _SPOKEN = "say it is here\n/usage\nslow 3 0.01\n"
 # These are not about a store, or have tests of their own below.
-_ELSEWHERE = {"models", "config", "completion", "backup", "copy", "prove"}
+_ELSEWHERE = {"models", "config", "completion", "backup", "restore-backup", "copy", "prove"}
 _MASKS = [
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?"), "TIME"),
     (re.compile(r"\d{4}-\d\d-\d\d"), "DAY"),
@@ -269,7 +269,10 @@ def test_doctor_tells_how_the_server_is_set_up(server: str, say: Say) -> None:
     assert [damage["seq"] for damage in found["damage"]] == [3]
 
 
-@pytest.mark.parametrize("arguments", [("backup", "copy.db"), ("doctor", "--fix")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("backup", "copy.db"), ("restore-backup", "--yes", "copy.db"), ("doctor", "--fix")],
+)
 def test_a_server_is_backed_up_by_its_own_tools(
     server: str, say: Say, tmp_path: Path, arguments: list[str]
 ) -> None:

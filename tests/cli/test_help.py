@@ -1,6 +1,7 @@
 """The help is true: every example runs, every command is listed, and starting is light."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,17 @@ from tests.store_urls import place
 # What `prove` shows takes its time; its own tests run it.
 _NAMES = [name for name in COMMANDS if name != "prove"]
 _SERVER = "postgresql://holdfast_worker@db.example/agents"
+
+
+def test_every_command_that_a_message_or_a_page_names_exists() -> None:
+    root = Path(__file__).parents[2]
+    files = [root / "README.md", *root.glob("docs/*.md"), *root.glob("src/**/*.py")]
+    named = {
+        (name, file.name)
+        for file in files
+        for name in re.findall(r"`holdfast ([a-z]+(?:-[a-z]+)*)", file.read_text())
+    }
+    assert [one for one in named if one[0] not in COMMANDS] == []
 
 
 def _command(name: str) -> click.Command:
@@ -103,11 +115,11 @@ def _prepare(shell: Shell, directory: Path, example: str) -> None:
     (directory / "notes.txt").write_text("Call back on Monday.\n")
     (directory / ".zfunc").mkdir()
     (directory / ".config" / "fish" / "completions").mkdir(parents=True)
-    if "--store backup.db" in example or "copy" in example:
+    if "--store backup.db" in example or "copy" in example or "restore-backup" in example:
         shell.ok("backup", str(directory / "backup.db"))
     if example.startswith("holdfast redo"):
         shell.ok("undo", "support-42")
-    if example.startswith("holdfast restore"):
+    if example.startswith("holdfast restore "):
         shell.ok("trash", "support-42")
     if example.startswith("holdfast import"):
         shell.ok("export", "-o", str(directory / "everything.jsonl"))

@@ -9,7 +9,9 @@ import pytest
 
 import holdfast
 from holdfast import Message
+from holdfast.cli.program import run
 from holdfast.search.fts5 import IndexFile
+from holdfast.values import Page
 from tests.cli.shell import HOSTILE, RAW, Shell
 
 
@@ -80,7 +82,21 @@ def test_all_branches_and_thinking(told: Shell) -> None:
 
 def test_nothing_found(told: Shell) -> None:
     assert told.ok("search", "bergen") == "Nothing found.\n"
-    assert told.json("search", "bergen") == {"items": [], "cursor": None}
+    assert told.json("search", "bergen") == {"items": [], "cursor": None, "behind": 0}
+
+
+def test_what_was_not_searched_yet_is_said(
+    told: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another process is still indexing it."""
+    monkeypatch.setattr(holdfast.Store, "search", lambda *_, **__: Page((), None, behind=1234))
+    assert run(["search", "oslo", "--store", str(told.store)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Nothing found.",
+        "The index is still catching up: 1,234 older messages not searched yet",
+    ]
+    assert run(["search", "oslo", "--store", str(told.store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"items": [], "cursor": None, "behind": 1234}
 
 
 def test_titles(told: Shell) -> None:

@@ -5,6 +5,9 @@ renew its lease nor know that time has passed. When it goes on, every kind of wr
 refused inside the store, and the text it had not flushed must never appear.
 """
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +16,12 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, Turn
+from holdfast.clock import SystemClock
 from holdfast.errors import SessionBusy, StoreUnavailable, TurnLost
 from holdfast.proof import checker
 from holdfast.session import number_of
+from holdfast.storage.registry import open_backend
+from holdfast.url import parse_url
 from tests.concurrency.children import Child, Pipe, begin, judge
 from tests.concurrency.conftest import StartChild
 from tests.store_urls import with_options
@@ -192,6 +198,74 @@ def test_a_holder_that_lives_keeps_its_turn_beyond_the_lease(
         assert holder.hear() == "sealed"
         holder.join()
         assert [turn.state for turn in session.turns()] == ["sealed"]
+
+
+class _SetAhead:
+    """The machine's clock, set ahead by an hour."""
+
+    def micros(self) -> int:
+        return SystemClock().micros() + 3_600_000_000
+
+    def monotonic(self) -> int:
+        return SystemClock().monotonic()
+
+
+def test_a_clock_that_is_set_ahead_takes_no_turn_from_a_living_holder(
+    shared_url: str, child: StartChild
+) -> None:
+    """By far more than the lease: the holder renews it, and time has not passed."""
+    with holdfast.open(shared_url) as store:
+        session = store.session("s")
+        holder = child(_hold_for_long, shared_url)
+        holder.hear()
+        first = _lease_until(store, session)
+        location = parse_url(shared_url, {})
+        clock = _SetAhead()
+        backend = open_backend(
+            location, tenant="default", durability="power", readonly=False, clock=clock
+        )
+        with Store(backend, clock) as other:
+            late = other.session("s")
+            assert backend.read(lambda snapshot: snapshot.now()) > first
+            with pytest.raises(SessionBusy), late.turn():
+                pass
+            with pytest.raises(SessionBusy):
+                late.undo()
+            with pytest.raises(SessionBusy):
+                late.recover()
+            assert not other.session("s").interrupted
+        holder.say("go")
+        holder.join()
+        assert [turn.state for turn in session.turns()] == ["sealed"]
+
+
+_TRY_A_TURN = """
+import sys, holdfast
+with holdfast.open(sys.argv[1]) as store:
+    try:
+        with store.session("s").turn():
+            print("taken")
+    except holdfast.errors.SessionBusy as busy:
+        print("held by", busy.pid)
+"""
+
+
+def test_a_living_holder_keeps_its_turn_in_another_time_namespace(tmp_path: Path) -> None:
+    """There its process seems to have started at another time, and its lease to have expired."""
+    elsewhere = ["unshare", "--time", "--boottime=100000", "--monotonic=100000"]
+    if subprocess.run([*elsewhere, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system allows no time namespaces")
+    path = tmp_path / "store.db"
+    command = [*elsewhere, sys.executable, "-c", _TRY_A_TURN, str(path)]
+
+    def try_a_turn() -> str:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    with holdfast.open(path) as store:
+        with store.session("s").turn() as turn:
+            assert try_a_turn() == f"held by {os.getpid()}"
+            turn.user("still mine")
+        assert try_a_turn() == "taken"
 
 
 def _lease_until(store: Store, session: Session) -> int:

@@ -265,6 +265,10 @@ class LaterClock:
         """Return the time of then."""
         return time.time_ns() // 1_000 + self._ahead
 
+    def monotonic(self) -> int:
+        """Return the time since boot, of then."""
+        return time.monotonic_ns() // 1_000 + self._ahead
+
 
 def open_store(
     path: Path,

@@ -35,7 +35,14 @@ from holdfast.testing.faults import Shim
 ROOT = Path(__file__).parents[2]
 _PATIENCE = 100
 _NEEDED = (
+    "holdfast.cli.commands.doctor",
+    "holdfast.formats.anthropic",
+    "holdfast.formats.openai",
+    "holdfast.search.engine",
     "holdfast.storage.postgres.backend",
+    "holdfast.transfer.export",
+    "holdfast.windows.build",
+    "tests.crash._damage_reads",
     "tests.crash._scenes",
     "tests.crash._story",
     "tests.crash._wandering",

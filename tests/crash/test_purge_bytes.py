@@ -231,6 +231,24 @@ def test_a_commit_between_finding_and_wiping_does_not_bring_bytes_back(
         _must_be_purged(store)
 
 
+def test_a_purge_is_not_stopped_by_a_commit_whose_pages_are_only_in_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database has more pages then than its file."""
+    version = wipe._version  # noqa: SLF001 - there is no other way in between
+    with holdfast.open(path) as store, open_store(path, durability="process") as other:
+        waiting = [lambda: other.session("talk-0").append(Message.user("long " * 10_000))]
+
+        def seen(connection: apsw.Connection) -> int:
+            found = version(connection)
+            if waiting:
+                waiting.pop()()
+            return found
+
+        monkeypatch.setattr(wipe, "_version", seen)
+        assert store.purge("canary-fork-free").pending == ()
+
+
 def test_pages_that_changed_between_finding_and_wiping_are_wiped_as_they_are_then(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,8 +122,7 @@ def _take_back(left: list[Said]) -> None:
         return
     while left[-1].message.role != "user":
         left.pop()
-    while left and left[-1].message.role == "user" and left[-1].turn is None:
-        left.pop()
+    left.pop()
 
 
 def _behind_other_turns(said: Sequence[Said], turn: str | None) -> list[Said]:

@@ -1,17 +1,26 @@
 """Rules, as tables: leases, tools, titles, previews, drafts, heads, retries."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import codec, titles
 from holdfast.draft_parts import Delta, delta_bytes, merge_deltas
-from holdfast.errors import HeadMoved, IdConflict
+from holdfast.errors import HeadMoved, IdConflict, SessionBusy
+from holdfast.operations import turns
 from holdfast.operations.append import check_expected_head, new_messages
-from holdfast.operations.leases import final_outcome, may_take_over
+from holdfast.operations.leases import final_outcome, lease_end, may_take_over
+from holdfast.processes import this_process
+from holdfast.session import number_of
+from holdfast.storage.memory import MemoryBackend
+from holdfast.store import Store
+from holdfast.testing.conformance.fixtures import SetClock
+from holdfast.url import Location
 from holdfast.values import JSON, Head, Message, Text, Thinking, TitleBy, ToolCall, ToolOutcome
 from tests.model import strategies as some
 
@@ -36,6 +45,76 @@ _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 def test_who_may_take_over(alive: bool | None, left: int, may: bool) -> None:
     """At once if the holder is dead, else when its lease has expired."""
     assert may_take_over(alive=alive, lease_until=100 + left, now=100) is may
+
+
+_LEASE = 30
+_SECONDS = st.integers(-(10**6), 10**6)
+_EVENTS = st.lists(
+    st.tuples(st.just("pass"), st.integers(0, 2 * _LEASE))
+    | st.tuples(st.just("set"), _SECONDS)
+    | st.tuples(st.just("renew"), st.just(0)),
+    max_size=12,
+)
+
+
+@given(_EVENTS)
+def test_whatever_the_clock_is_set_to_a_turn_is_held_as_long_as_it_is_renewed(
+    events: list[tuple[str, int]],
+) -> None:
+    """Where the monotonic clock is the holder's: neither taken from it nor kept for it."""
+    clock, left = SetClock(), _LEASE
+    location = Location("memory", "", lease=_LEASE)
+    with Store(MemoryBackend(location, tenant="t", readonly=False, clock=clock), clock) as store:
+        session = store.session("s")
+        turn = session.turn().__enter__()
+        for event, seconds in events:
+            if event == "renew":
+                store.backend.write(turns.renew(number_of(session), 1, _LEASE))
+                left = _LEASE
+            elif event == "set":
+                clock.step(seconds)
+            else:
+                clock.advance(seconds)
+                left -= seconds
+            assert store.session("s").interrupted == (left <= 0)
+        turn.user("an expired lease alone loses nothing")
+
+
+@given(_EVENTS)
+def test_whatever_the_clock_is_set_to_a_lease_ends(events: list[tuple[str, int]]) -> None:
+    """Also where only that clock is known: whoever is refused now is not when it has passed."""
+    clock = SetClock()
+    location = Location("memory", "", lease=_LEASE)
+    with Store(MemoryBackend(location, tenant="t", readonly=False, clock=clock), clock) as store:
+        session = store.session("s")
+        elsewhere = msgspec.structs.replace(this_process(), boot="another")
+        claim = turns.TurnClaim(
+            session=number_of(session),
+            token="elsewhere",  # noqa: S106 - of a turn
+            holder=elsewhere,
+            lease=_LEASE,
+            run_id=None,
+            model=None,
+        )
+        store.backend.write(turns.open_turn(claim))
+        for event, seconds in events:
+            if event == "renew":
+                store.backend.write(turns.renew(number_of(session), 1, _LEASE))
+            elif event == "set":
+                clock.step(seconds)
+            else:
+                clock.advance(seconds)
+        with suppress(SessionBusy), session.turn():
+            return
+        clock.advance(_LEASE + 1)
+        with session.turn() as turn:
+            assert turn.recovered is not None
+
+
+def test_a_lease_ends_when_its_seconds_have_passed() -> None:
+    """Also if it is shorter than a second."""
+    assert lease_end(5, 30.0) == 30_000_005
+    assert lease_end(5, 0.5) == 500_005
 
 
 @pytest.mark.parametrize(

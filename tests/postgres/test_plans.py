@@ -37,8 +37,8 @@ _EXPLAINS_GENERIC = 160_000
 _LARGE, _SMALL = Tenant("t", ""), Tenant("small", "")
 _TENANT = _LARGE.mark
 _COUNTS_ALL = {
-    "stats", "stored_messages", "growth", "usage_by_day", "size", "missing_blobs",
-    "titled",
+    "stats", "stored_messages", "growth", "usage_by_day", "size", "missing_blobs", "damaged_blobs",
+    "sessions_without_head", "titled",
 }  # fmt: skip
 _NO_TABLES = {
     "begin_reading", "begin_writing", "enter_reading", "enter_snapshot", "enter_writing",
@@ -168,7 +168,7 @@ _SHOWN = "\n".join(
     )
 )
 _OF_A_SEARCH = [
-    search_snapshot.SQL[name] for name in ("branches_below", "sessions_below", "relatives")
+    search_snapshot.SQL[name] for name in ("branches_above", "sessions_below", "relatives")
 ]
 
 
@@ -260,6 +260,8 @@ _HEAD = HeadRow(_N, (_N << 24) | 1, 1, 9, 1, None, 1, 1, Usage(), 0, None, 0, 0,
 _VALUES: dict[str, tuple[object, ...]] = {
     "session": (_N,),
     "count_forks": ([_ID],),
+    "descendants": (_ID,),
+    "branches_below": _BRANCHES_ASKED,
     "owners": _BRANCHES_ASKED,
     "head": (_N,),
     "lock_head": (_N,),
@@ -308,10 +310,13 @@ _OF_ALL_SESSIONS: dict[str, tuple[object, ...]] = {
 _SHOWN_BY_NAME: Asked = (_SHOWN, (True, _uuid("s5"), b"s"))
 _ASKED_BY_SEARCHES: dict[str, Asked] = {
     "relatives": (search_snapshot.SQL["relatives"], ([_ID],)),
-    "branches_below": (search_snapshot.SQL["branches_below"], _BRANCHES_ASKED),
+    "branches_above": (search_snapshot.SQL["branches_above"], (_N, 1)),
     "sessions_below": (search_snapshot.SQL["sessions_below"], _BRANCHES_ASKED),
     "shown": _SHOWN_BY_NAME,
-    **{name: (SQL[name], _VALUES[name]) for name in ("owners", "messages_of_ranges", "path")},
+    **{
+        name: (SQL[name], _VALUES[name])
+        for name in ("owners", "messages_of_ranges", "branches_below")
+    },
 }
 _COMMON: tuple[dict[str, Any], ...] = (
     {"scope": "nobody"},

@@ -164,6 +164,12 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(
 # --- leases -------------------------------------------------------------------------------------
 
 
+_ON_ANOTHER_MACHINE = """
+UPDATE holdfast.turns SET holder = convert_to(
+  jsonb_set(convert_from(holder, 'UTF8')::jsonb, '{boot}', '"another"')::text, 'UTF8')
+"""
+
+
 def _hold(pipe: Pipe, url: str) -> None:
     with holdfast.open(url) as store:
         turn = store.session("s").turn()
@@ -182,9 +188,9 @@ def _hold(pipe: Pipe, url: str) -> None:
 def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
     open_store: OpenStore, url: str, child: StartChild, postgres_admin: psycopg.Connection
 ) -> None:
-    """Time is the server's: whoever waits takes over, and the sleeper is refused when it wakes.
+    """Whoever waits takes over, and the sleeper is refused when it wakes.
 
-    By its own clock it has a lot of time left.
+    To another machine time is the server's; by its own clock the sleeper has a lot of time left.
     """
     where = with_options(url, lease=600, deadline=60)
     session = open_store(url=where).session("s")
@@ -196,6 +202,9 @@ def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
     with pytest.raises(SessionBusy):
         session.turn().__enter__()
     postgres_admin.execute("UPDATE holdfast.turns SET lease_until = 0")
+    with pytest.raises(SessionBusy):
+        session.turn().__enter__()
+    postgres_admin.execute(_ON_ANOTHER_MACHINE)
     with session.turn(wait=60) as turn:
         assert turn.recovered is not None
         turn.assistant("taken over")

@@ -421,7 +421,7 @@ def test_a_cut_inside_a_tool_exchange_may_move() -> None:
         ("ab", 1, 0),
         ("abab", 1, 2),
         ("abab", 5, 0),
-        ("aab", 1, 0),  # two questions, one reply
+        ("aab", 1, 1),  # two questions, one reply: to the last
         ("abbb", 1, 0),
         ("abS", 1, 0),  # a summary goes along
         ("abSef", 1, 3),

@@ -1,5 +1,6 @@
 """Search compared with an oracle: on random stores, exactly the right messages are found."""
 
+import math
 import random
 from collections import Counter, defaultdict
 
@@ -83,6 +84,7 @@ def test_an_index_that_has_half_of_it(
         truth = Truth(store)
         monkeypatch.setattr("holdfast.search.indexer._STEP_MESSAGES", 7)
         monkeypatch.setattr("holdfast.search.manager._QUICK_CATCH_UP_S", 0.0)
+        monkeypatch.setattr("holdfast.search.engine._SCAN_S", math.inf)
         monkeypatch.setattr(
             "holdfast.search.manager.IndexManager._start_background", lambda self: None
         )

@@ -621,7 +621,7 @@ def test_what_is_wiped_is_synced_before_the_note_goes(
     with holdfast.open(path) as store:
         monkeypatch.setattr(apsw, "VFSFile", RecordedFile)
         store.purge("doomed")
-    assert list(dict.fromkeys(done)) == [
+    assert [step for step in dict.fromkeys(done) if not step.endswith("-wal")] == [
         "write agent.db-search",
         "sync agent.db-search",
         "write agent.db",

@@ -19,7 +19,7 @@ import apsw
 
 from holdfast import codec
 from holdfast.errors import Damaged
-from holdfast.storage.sqlite.backend import create_store
+from holdfast.storage.sqlite.migrations import build_store
 from holdfast.storage.sqlite.repair.row_scan import open_damaged
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
@@ -64,12 +64,12 @@ def empty_store() -> bytes:
     """Return the file of an empty store."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "empty.db")
-        create_store(path)
+        build_store(path)
         return path.read_bytes()
 
 
 def copy_store(path: Path) -> None:
-    """Make an empty store by copying one: `create_store` takes ten times as long."""
+    """Make an empty store by copying one: `build_store` takes ten times as long."""
     put(path, empty_store())
 
 

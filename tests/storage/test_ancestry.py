@@ -1,5 +1,6 @@
 """Paths of branches, compared with histories listed message by message."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -143,19 +144,30 @@ def test_the_holder_is_the_branch_a_message_lies_on(tree: list[Grown]) -> None:
         assert held == [branch for branch, _ in each.places]
 
 
+def _paths(known: dict[int, Path]) -> Callable[[int, int], Path]:
+    """Return a function that reads each path back to a message, not to its start."""
+
+    def path(branch: int, low: int) -> Path:
+        return tuple(part for part in known[branch] if part.last is None or part.last >= low)
+
+    return path
+
+
 @given(trees(), st.data())
 def test_two_histories_share_what_they_begin_with_alike(
     tree: list[Grown], data: st.DataObject
 ) -> None:
     """Exactly their common messages, in either order of the arguments."""
-    one, two = data.draw(st.sampled_from(tree)), data.draw(st.sampled_from(tree))
+    paths = _paths({number: each.path for number, each in enumerate(tree, 1)})
+    first, second = (data.draw(st.integers(1, len(tree))) for _ in range(2))
+    one, two = tree[first - 1], tree[second - 1]
     shorter = min(len(one.places), len(two.places))
     alike = [left == right for left, right in zip(one.places, two.places, strict=False)]
     common = [*alike, False].index(False)
-    assert shared_length(one.path, two.path, shorter) == common
-    assert shared_length(two.path, one.path, shorter) == common
+    assert shared_length(paths, first, second, shorter) == common
+    assert shared_length(paths, second, first, shorter) == common
     limit = data.draw(st.integers(0, shorter))
-    assert shared_length(one.path, two.path, limit) == min(limit, common)
+    assert shared_length(paths, first, second, limit) == min(limit, common)
 
 
 @given(trees(), st.data())
@@ -182,9 +194,10 @@ def test_branches_without_messages_leave_no_trace_in_a_path() -> None:
     past = extend(empty, 3, 3, "s")
     assert past == (Segment(1, 1, 3, "s"), Segment(3, 4, None, "s"))
     assert join_path([PathBranch(3, 3, "s"), PathBranch(2, 3, "s"), PathBranch(1, 0, "s")]) == past
-    assert shared_length(empty, past, 3) == shared_length(first, past, 3) == 3
+    paths = _paths({1: first, 2: empty, 3: past, 4: extend(past, 0, 4, "s")})
+    assert shared_length(paths, 2, 3, 3) == shared_length(paths, 1, 3, 3) == 3
     assert extend(past, 0, 4, "s") == (Segment(4, 1, None, "s"),)
-    assert shared_length(past, extend(past, 0, 4, "s"), 0) == 0
+    assert shared_length(paths, 3, 4, 0) == 0
 
 
 def test_a_segment_is_only_ever_shortened() -> None:

@@ -7,24 +7,31 @@ not be ended.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from opcode import opname
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar
+from types import FrameType, ModuleType
+from typing import Any, Self, TypeVar
 
 import apsw
 import msgspec
 import pytest
 
 import holdfast
-from holdfast import Message, Session, Store, Usage, processes
+from holdfast import Message, Session, Store, Usage, processes, scheduler
+from holdfast import turn as sync_turn
 from holdfast.aio import AsyncSession
 from holdfast.aio import draft as async_draft
 from holdfast.aio import turn as async_turn
 from holdfast.aio.completion_queue import run_write
 from holdfast.clock import SystemClock
+from holdfast.context import GuardedWriter
 from holdfast.errors import OutcomeUnknown, SessionBusy, StoreFull
-from holdfast.storage.protocol import Backend, Operation
+from holdfast.session import number_of
+from holdfast.storage.protocol import Operation
 from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.testing.faults import FailingDisk, failing_disk
 from holdfast.url import Location
@@ -67,10 +74,10 @@ def interrupt_awaited(
 ) -> None:
     """Let the next write that a module of the async API awaits be interrupted, likewise."""
 
-    async def once(backend: Backend, verb: Operation[Any]) -> object:
+    async def once(writer: GuardedWriter, verb: Operation[Any]) -> object:
         patch.setattr(module, "run_write", run_write)
         if when == "behind":
-            await run_write(backend, verb)
+            await run_write(writer, verb)
         raise error
 
     patch.setattr(module, "run_write", once)
@@ -89,6 +96,8 @@ def test_a_turn_whose_opening_has_an_unknown_outcome_is_opened_again(
     with pytest.raises(OutcomeUnknown):
         turn.__enter__()
     with turn:
+        with pytest.raises(SessionBusy), session.turn():
+            pass
         turn.user("hello")
     assert said(session) == [("hello", "complete")]
     assert [turn.state for turn in session.turns()] == ["sealed"]
@@ -138,6 +147,174 @@ def test_an_awaited_turn_whose_opening_was_cancelled_is_not_held(
     assert [turn.state for turn in session.turns()] == left
     with session.turn():
         pass
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at the Nth point of opening a turn where a signal can be handled.
+
+    The interpreter does that behind a call, at the beginning of a function and of a loop's round.
+    Inside a write signals are deferred, so only the modules around it are interrupted.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._left = step
+        self._last: dict[FrameType, str] = {}
+        self.raised = False
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - itself
+        if frame.f_code.co_filename not in _TRACED:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            last = self._last.get(frame, "")
+            self._last[frame] = opname[frame.f_code.co_code[frame.f_lasti]]
+            if last.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
+                self._interrupt()
+        return self._trace
+
+    def _interrupt(self) -> None:
+        self._left -= 1
+        if self._left < 0 and not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+
+
+_TRACED = {module.__file__ for module in (sync_turn, async_turn, scheduler)}
+
+
+def check_not_held(session: Session, before: int) -> None:
+    """Nothing is open, and the next turn is opened at once, here and elsewhere."""
+    added = [turn.state for turn in session.turns()][before:]
+    assert added in ([], ["cancelled"])
+    with session.turn() as turn:
+        assert turn.recovered is None
+
+
+def test_no_interrupt_while_a_turn_is_opened_leaks_it(session: Session) -> None:
+    """At each point of it, until there is no further one."""
+    for step in count():
+        before = len(session.turns())
+        with InterruptAt(step) as interrupt, suppress(KeyboardInterrupt), session.turn() as turn:
+            sys.settrace(None)
+            turn.cancel()
+        if not interrupt.raised:
+            break
+        check_not_held(session, before)
+    assert step > 10
+
+
+# Interrupted between the call of a coroutine and its first step.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_interrupt_while_an_awaited_turn_is_opened_leaks_it(session: Session) -> None:
+    async def work(step: int) -> bool:
+        with InterruptAt(step) as interrupt, suppress(KeyboardInterrupt):
+            async with AsyncSession(session).turn() as turn:
+                sys.settrace(None)
+                await turn.cancel()
+        return interrupt.raised
+
+    for step in count():
+        before = len(session.turns())
+        if not asyncio.run(work(step)):
+            break
+        check_not_held(session, before)
+    assert step > 10
+
+
+def test_an_awaited_turn_whose_loop_ends_while_it_is_opened_is_not_held(session: Session) -> None:
+    """Its coroutine is closed where it waits, and can wait for nothing more."""
+    opening = AsyncSession(session).turn().__aenter__()
+
+    async def work() -> None:
+        opening.send(None)
+
+    asyncio.run(work())
+    opening.close()
+    session.append(Message.user("behind it"))
+    check_not_held(session, 0)
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_after_an_opening_of_unknown_outcome_another_turn_is_opened_at_once(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Nobody waits for a lease that nobody renews."""
+    interrupt(store, monkeypatch, when, OutcomeUnknown("late"))
+    with pytest.raises(OutcomeUnknown):
+        session.turn().__enter__()
+    with session.turn() as turn:
+        turn.user("hello")
+    assert said(session) == [("hello", "complete")]
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_an_awaited_opening_of_unknown_outcome_is_not_waited_for(
+    session: Session, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    async def work() -> None:
+        interrupt_awaited(async_turn, monkeypatch, when, OutcomeUnknown("late"))
+        with pytest.raises(OutcomeUnknown):
+            await AsyncSession(session).turn().__aenter__()
+        async with AsyncSession(session).turn() as turn:
+            await turn.user("hello")
+
+    asyncio.run(work())
+    assert said(session) == [("hello", "complete")]
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_turn_that_is_opened_again_reports_what_was_recovered(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    crashed = session.turn().__enter__()
+    crashed.user("go")
+    processes.mark_given_up(session_token(store, session))
+    turn = session.turn()
+    interrupt(store, monkeypatch, when, OutcomeUnknown("late"))
+    with pytest.raises(OutcomeUnknown):
+        turn.__enter__()
+    with turn:
+        assert turn.recovered is not None
+        assert (turn.recovered.turn_id, turn.recovered.messages) == (crashed.id, 1)
+
+
+def session_token(store: Store, session: Session) -> str:
+    """Return the token of a session's first turn."""
+    row = store.backend.read(lambda snapshot: snapshot.turn(number_of(session), 1))
+    assert row is not None
+    return row.token
+
+
+def test_an_interrupt_that_cannot_be_cleaned_up_is_still_one(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store fails meanwhile: the interrupt is raised, with a note, and the turn given up."""
+    write = store.backend.write
+
+    def fail(verb: Operation[T]) -> T:
+        raise StoreFull("no space")
+
+    def once(verb: Operation[T]) -> T:
+        monkeypatch.setattr(store.backend, "write", fail)
+        write(verb)
+        raise KeyboardInterrupt
+
+    turn = session.turn()
+    monkeypatch.setattr(turn, "_write", fail)
+    monkeypatch.setattr(store.backend, "write", once)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        turn.__enter__()
+    assert any("no space" in note for note in raised.value.__notes__)
+    monkeypatch.setattr(store.backend, "write", write)
+    with session.turn() as following:
+        assert following.recovered is not None
 
 
 def test_who_is_interrupted_while_another_holds_the_session_takes_nothing_from_it(

@@ -8,7 +8,6 @@ import pytest
 
 import holdfast
 from holdfast import Message, codec
-from holdfast.storage.sqlite.backend import create_store
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
 from holdfast.storage.sqlite.tables import TABLES, Table
@@ -100,8 +99,19 @@ def test_it_can_be_gone_on_with(path: Path) -> None:
         assert store.verify() == []
 
 
+def test_it_is_salvaged_whole_without_its_header(path: Path, tmp_path: Path) -> None:
+    expected = salvage(path, tmp_path / "b.db")
+    path.write_bytes(bytes(4096) + path.read_bytes()[4096:])
+    report = salvage(path, tmp_path / "c.db")
+    before, after = content_of(tmp_path / "b.db"), content_of(tmp_path / "c.db")
+    assert before is not None
+    assert after is not None
+    assert carried(after) == carried(before)
+    assert report.messages == expected.messages > 0
+
+
 def test_it_is_salvaged_whole(path: Path, tmp_path: Path) -> None:
-    report = salvage(path, tmp_path / "b.db", create_store)
+    report = salvage(path, tmp_path / "b.db")
     assert report.damage == ()
     holdfast.open(path).close()  # Its tables are those of today now.
     before, after = content_of(path), content_of(tmp_path / "b.db")

@@ -1,7 +1,7 @@
 """The reference backend by itself: undoing, waiting, refusing. The promises have a suite."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 
 import msgspec
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from holdfast import codec
 from holdfast.clock import SystemClock
 from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
-from holdfast.storage.ancestry import ranges
-from holdfast.storage.memory import MemoryBackend
+from holdfast.storage.ancestry import Segment, ranges
+from holdfast.storage.memory import MemoryBackend, MemorySnapshot
 from holdfast.storage.protocol import Snapshot, Transaction
 from holdfast.storage.rows import (
     BlobUse,
@@ -268,6 +268,9 @@ def test_whatever_a_failed_verb_did_is_undone(
         def micros(self) -> int:
             return next(numbers)
 
+        def monotonic(self) -> int:
+            return next(numbers)
+
     def play(
         steps: list[tuple[Callable[[Transaction, int], object], int]], tx: Transaction
     ) -> None:
@@ -413,6 +416,26 @@ def test_verify_finds_what_is_missing_and_what_was_changed() -> None:
         "message 3 is missing",
         f"blob {_BLOB} is missing",
     ]
+
+
+def test_a_head_that_is_very_far_away_is_one_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, read = _open(), MemorySnapshot.messages
+    session = Store(backend).create()
+    session.append(Message.user("a"))
+    far = 1_000_000
+    backend.tables.heads[1] = msgspec.structs.replace(backend.tables.heads[1], seq=far)
+    reads = 0
+
+    def messages(self: MemorySnapshot, spans: Iterable[Segment]) -> object:
+        nonlocal reads
+        reads += 1
+        return read(self, spans)
+
+    monkeypatch.setattr(MemorySnapshot, "messages", messages)
+    (damage,) = backend.verify()
+    assert (damage.session_id, damage.seq) == (session.id, 2)
+    assert damage.what == f"messages 2 to {far} are missing"
+    assert reads < 50
 
 
 def test_verify_finds_a_fork_whose_beginning_is_missing() -> None:

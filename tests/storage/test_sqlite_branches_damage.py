@@ -16,7 +16,6 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, codec
-from holdfast.storage.sqlite.backend import create_store
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
 from tests.storage.damage_cases import (
@@ -58,7 +57,7 @@ def test_whatever_was_done_a_store_is_sound_and_is_salvaged_and_copied_whole(
     path, target, copy = (tmp_path / name for name in ("a.db", "b.db", "c.db"))
     write_story(path, seed, STEPS)
     assert verify_file(path) == []
-    report = salvage(path, target, create_store)
+    report = salvage(path, target)
     assert (report.damage, report.quarantined) == ((), 0)
     with holdfast.open(path) as store:
         store.backup(copy)
@@ -489,7 +488,7 @@ def test_forks_of_a_lost_session_are_read_as_they_were(
 ) -> None:
     path, target = put(tmp_path / "a.db", family), tmp_path / "b.db"
     tamper(path, lost)
-    salvage(path, target, create_store)
+    salvage(path, target)
     assert verify_file(target) == []
     assert _texts(target, "fork") == FORK
     assert _texts(target, "heir") == HEIR
@@ -503,7 +502,7 @@ def test_what_a_purge_left_is_not_listed_because_its_row_is_lost(
     for number, statement in enumerate(lost):
         path, target = put(tmp_path / f"a{number}.db", family), tmp_path / f"b{number}.db"
         tamper(path, statement)
-        salvage(path, target, create_store)
+        salvage(path, target)
         with holdfast.open(target) as store:
             listed = store.sessions(limit=50)
             assert {info.key for info in listed} == {"root", "fork", "heir", "keeper", "child"}
@@ -513,7 +512,7 @@ def test_what_a_purge_left_is_not_listed_because_its_row_is_lost(
 def test_a_lost_name_of_a_tenant_mixes_nobody(family: bytes, tmp_path: Path) -> None:
     path, target = put(tmp_path / "a.db", family), tmp_path / "b.db"
     tamper(path, "DELETE FROM tenants")
-    report = salvage(path, target, create_store)
+    report = salvage(path, target)
     assert any("'salvaged 2' now" in found.what for found in report.damage)
     assert verify_file(target) == []
     assert _texts(target, "far", "salvaged 2") == ["far away"]
@@ -528,7 +527,7 @@ def test_large_messages_of_a_lost_branch_keep_their_blobs(family: bytes, tmp_pat
     with holdfast.open(path, tenant="other") as store:
         store.session("far").append(Message.user("large " * 20_000))
     tamper(path, "DELETE FROM branches WHERE n = 10; DELETE FROM heads WHERE session = 9")
-    salvage(path, target, create_store)
+    salvage(path, target)
     assert verify_file(target) == []
     with holdfast.open(target, tenant="other") as store:
         read = [store.get(info.id).messages() for info in store.sessions(limit=9)]
@@ -545,7 +544,7 @@ def test_a_lost_branch_leaves_its_number_to_an_empty_one(family: bytes, tmp_path
         root.append(Message.user("a third way"))
     tamper(path, "DELETE FROM branches WHERE session = 1 AND number = 1")
     tamper(path, "DELETE FROM messages WHERE place >> 32 = 1 AND place & 4294967295 > 5")
-    report = salvage(path, target, create_store)
+    report = salvage(path, target)
     assert any("branch 1 is lost" in found.what for found in report.damage)
     with holdfast.open(target) as store:
         root = store.session("root")
@@ -557,7 +556,7 @@ def test_a_lost_branch_leaves_its_number_to_an_empty_one(family: bytes, tmp_path
 def test_a_floor_of_activity_is_copied(family: bytes, tmp_path: Path) -> None:
     """A follower of the store that saw a purged session's number misses nothing afterwards."""
     path, target = put(tmp_path / "a.db", family), tmp_path / "b.db"
-    salvage(path, target, create_store)
+    salvage(path, target)
     floors = _floors(_of(path))
     assert floors
     assert _floors(_of(target)) == floors

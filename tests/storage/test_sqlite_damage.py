@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from _pytest.mark import ParameterSet
 import holdfast
 from holdfast import File, Goal, Message, ToolCall, Usage
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
-from holdfast.storage.sqlite.backend import create_store
+from holdfast.storage.sqlite.migrations import build_store
 from holdfast.storage.sqlite.repair import verify as verifying
 from holdfast.storage.sqlite.repair.column_rules import (
     BRANCHES,
@@ -252,6 +253,65 @@ def test_every_flipped_bit_of_every_row_is_noticed_or_changes_nothing(
         for at in places:
             case = f"{table}: {at} ^ {bit}"
             _assert_noticed(tmp_path / "a.db", flipped(sound, at, bit), truth, case)
+
+
+def _histories(data: bytes, path: Path) -> dict[str, list[Message]]:
+    with holdfast.open(put(path, data)) as store:
+        listed = [info.id for info in store.sessions()]
+        return {name: store.get(name).messages() for name in listed}
+
+
+def _write_everywhere(path: Path, histories: dict[str, list[Message]]) -> tuple[int, int]:
+    """Verify, then append to every session; return how many were refused, and how many not."""
+    accepted = []
+    try:
+        store = holdfast.open(path)
+    except (Damaged, Invalid):
+        return len(histories), 0
+    with store:
+        blocking = [damage for damage in store.verify() if damage.blocking]
+        refused = {damage.session_id for damage in blocking}
+        for name in histories:
+            try:
+                store.get(name).append(Message.user("more"))
+            except Damaged:
+                continue
+            accepted.append(name)
+        assert not refused & {None, *accepted} or not accepted, "a damaged session was written to"
+        with suppress(Damaged):
+            store.create().append(Message.user("new"))
+            assert None not in refused, "a damaged file was written to"
+    with holdfast.open(path) as store:
+        for name in accepted:
+            *old, new = store.get(name).messages()
+            lost = [one for one in old if one.status == "damaged"]  # by a blob
+            assert not lost or store.damage
+            assert [one for one in histories[name] if one.id not in {m.id for m in lost}] == [
+                one for one in old if one not in lost
+            ]
+            assert new.text == "more"
+    return len(histories) - len(accepted), len(accepted)
+
+
+def test_after_damage_was_found_every_append_is_refused_or_exact(
+    sound: bytes, tmp_path: Path
+) -> None:
+    """What holds damage is not written to, and all else is, with every message as it was."""
+    chance = random.Random(6)
+    histories = _histories(sound, tmp_path / "sound.db")
+    tables = _row_bytes(sound, tmp_path / "pages.db")
+    places = [at for rows in tables.values() for at in chance.sample(rows, k=2)]
+    places += [page * PAGE + chance.randrange(PAGE) for page in range(1, len(sound) // PAGE, 4)]
+    refused = accepted = 0
+    for number, at in enumerate(places):
+        case = put(tmp_path / f"{number}.db", flipped(sound, at, 1 << chance.randrange(8)))
+        try:
+            counts = _write_everywhere(case, histories)
+        except BaseException as error:
+            error.add_note(f"case {number}: byte {at}")
+            raise
+        refused, accepted = refused + counts[0], accepted + counts[1]
+    assert min(refused, accepted) > len(places)
 
 
 @pytest.mark.parametrize("table", ["sessions", "heads", "branches", "turns", "queue"])
@@ -494,7 +554,7 @@ def test_messages_without_a_session_become_a_salvaged_session(sound: bytes, tmp_
     tamper(path, "DELETE FROM sessions WHERE n = 2")
     tamper(path, "DELETE FROM heads WHERE session = 2")
     tamper(path, "DELETE FROM branches WHERE session = 2")
-    salvage(path, tmp_path / "b.db", create_store)
+    salvage(path, tmp_path / "b.db")
     with holdfast.open(tmp_path / "b.db") as store:
         found = [info for info in store.sessions(limit=50) if (info.title or "").startswith("salv")]
         assert [(info.messages, info.title_by) for info in found] == [(3, "auto")]
@@ -504,7 +564,7 @@ def test_messages_without_a_session_become_a_salvaged_session(sound: bytes, tmp_
 def test_an_open_turn_stays_open_and_its_draft_is_recovered(sound: bytes, tmp_path: Path) -> None:
     path = put(tmp_path / "a.db", sound)
     tamper(path, "DELETE FROM turns; DELETE FROM drafts WHERE number = 0")
-    salvage(path, tmp_path / "b.db", create_store)
+    salvage(path, tmp_path / "b.db")
     with holdfast.open(tmp_path / "b.db") as store:
         session = store.session("open")
         recovered = session.recover()
@@ -818,29 +878,23 @@ def test_what_is_written_to_a_damaged_row_does_not_make_it_pass_for_sound(
 # ------------------------------------------------------------------------ what must be left alone
 
 
-def test_a_destroyed_header_is_one_damage_and_cannot_be_salvaged(
-    sound: bytes, tmp_path: Path
-) -> None:
-    path = put(tmp_path / "a.db", bytes(PAGE) + sound[PAGE:])
-    damage = verify_file(path)
+def test_a_destroyed_header_is_one_damage(sound: bytes, tmp_path: Path) -> None:
+    damage = verify_file(put(tmp_path / "a.db", bytes(PAGE) + sound[PAGE:]))
     assert len(damage) == 1
     assert "cannot be read as a database" in damage[0].what
-    with pytest.raises(Damaged, match=r"header.*backup"):
-        salvage(path, tmp_path / "b.db", create_store)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.db"]
 
 
 def test_an_existing_target_is_never_overwritten(sound: bytes, tmp_path: Path) -> None:
     path = put(tmp_path / "a.db", sound)
     target = put(tmp_path / "b.db", b"mine")
     with pytest.raises(Invalid, match="exists already"):
-        salvage(path, target, create_store)
+        salvage(path, target)
     assert target.read_bytes() == b"mine"
 
 
 def test_a_source_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be opened"):
-        salvage(tmp_path / "a.db", tmp_path / "b.db", create_store)
+        salvage(tmp_path / "a.db", tmp_path / "b.db")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -850,7 +904,7 @@ def test_a_failed_salvage_leaves_nothing_behind(
     path = put(tmp_path / "a.db", sound)
 
     def no_space(target: Path) -> None:
-        create_store(target)
+        build_store(target)
         connection = apsw.Connection(str(target))
         pages = connection.execute("PRAGMA page_count").get
         connection.close()
@@ -860,7 +914,7 @@ def test_a_failed_salvage_leaves_nothing_behind(
 
     with pytest.raises(holdfast.errors.StoreFull, match="not changed"):
         salvage(path, tmp_path / "b.db", no_space)
-    assert not (tmp_path / "b.db").exists()
+    assert [p.name for p in tmp_path.iterdir() if "b.db" in p.name] == []
     assert path.read_bytes() == sound
 
 
@@ -883,7 +937,7 @@ def test_a_store_in_use_is_salvaged_with_its_log_and_both_stay_as_they_are(
         session.append(*(Message.user(f"message {n}") for n in range(20)))
         before = path.read_bytes(), log.read_bytes()
         assert before[1]
-        report = salvage(path, tmp_path / "b.db", create_store)
+        report = salvage(path, tmp_path / "b.db")
         assert (path.read_bytes(), log.read_bytes()) == before
         session.append(Message.user("still works"))
     assert (report.sessions, report.messages, report.damage) == (1, 20, ())
@@ -897,7 +951,7 @@ def test_a_log_that_is_left_alone_is_read_and_not_written(tmp_path: Path) -> Non
     (tmp_path / "crashed").mkdir()
     for name, data in files.items():
         put(tmp_path / "crashed" / name, data)
-    report = salvage(tmp_path / "crashed" / "a.db", tmp_path / "b.db", create_store)
+    report = salvage(tmp_path / "crashed" / "a.db", tmp_path / "b.db")
     assert (report.messages, report.damage) == (20, ())
     for name, data in files.items():
         assert (tmp_path / "crashed" / name).read_bytes() == data
@@ -907,13 +961,13 @@ _NOBODY = 65534
 _SALVAGE = """
 import os, sys
 from pathlib import Path
-from holdfast.storage.sqlite.backend import create_store
+from holdfast.storage.sqlite.migrations import build_store
 from holdfast.storage.sqlite.repair import verify as verifying
 from holdfast.storage.sqlite.repair.salvage import salvage
 if os.geteuid() == 0:
     os.setgid({nobody})
     os.setuid({nobody})
-report = salvage(Path(sys.argv[1]), Path(sys.argv[2]), create_store)
+report = salvage(Path(sys.argv[1]), Path(sys.argv[2]))
 print(report.messages, report.damage)
 """
 
@@ -940,7 +994,7 @@ def test_a_read_only_place_can_be_salvaged_from(sound: bytes) -> None:
         messages, _, damage = ended.stdout.strip().partition(" ")
         assert (damage, left) == ("()", ["a.db"]), ended.stderr
         ours = put(Path(made) / "ours.db", sound)
-        expected = salvage(ours, Path(made) / "carried.db", create_store).messages
+        expected = salvage(ours, Path(made) / "carried.db").messages
         assert int(messages) == expected > 0
 
 

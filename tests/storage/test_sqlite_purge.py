@@ -24,7 +24,6 @@ import pytest
 import holdfast
 from holdfast import File, Goal, Message, ToolCall
 from holdfast.storage.sqlite import backend
-from holdfast.storage.sqlite.backend import create_store
 from holdfast.storage.sqlite.repair.salvage import salvage
 
 PAGE = 4096
@@ -358,7 +357,7 @@ def test_a_salvaged_store_forgets_as_well_and_says_what_lies_aside(tmp_path: Pat
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE sessions SET goal = '{]' WHERE n = 2")
     connection.close()
-    salvage(path, folder / "b.db", create_store)
+    salvage(path, folder / "b.db")
     with holdfast.open(folder / "b.db") as store:
         (said,) = store.purge(names[1]).pending
         assert "quarantine" in said

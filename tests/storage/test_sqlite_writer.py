@@ -240,11 +240,11 @@ def test_files_and_directories_are_private_whatever_the_umask(tmp_path: Path) ->
 def test_the_name_of_a_new_store_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So are the names of the folders created for it. SQLite syncs the file itself."""
+    """So are the file before it has its name, and the folders created for it."""
     path = tmp_path / "new" / "deep" / "store.db"
     log = SyncLog(monkeypatch)
     holdfast.open(path).close()
-    assert log.of(path) == ["name", "sync folder"]
+    assert log.of(path) == ["sync", "name", "sync folder"]
     assert log.of(path.parents[0]) == ["sync folder", "sync"]
     assert log.of(path.parents[1]) == ["sync folder", "sync"]
 
@@ -627,7 +627,8 @@ def test_writes_that_were_handed_over_learn_of_the_move(path: Path) -> None:
     with _held_up(path) as (store, submit, go_on):
         pending = [submit(_append(store, said(id))) for id in "cde"]
         pending.append(submit(_append(store, said("f"), expect=Head(1, 4))))
-        _move(path)
+        # Once their transaction has begun: a file that was moved before is noticed there.
+        store.backend.submit(lambda _: _move(path))
         go_on()
         for ticket in pending:
             with pytest.raises(StoreMoved):

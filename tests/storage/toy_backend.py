@@ -110,6 +110,9 @@ class ToySnapshot(protocol.Snapshot):
     def now(self) -> int:
         return self._clock.micros()
 
+    def monotonic(self) -> int:
+        return self._clock.monotonic()
+
     def sessions(
         self,
         by: protocol.SessionField,
@@ -191,7 +194,7 @@ class ToySnapshot(protocol.Snapshot):
         history = self.messages(self.path(branch))
         return {row.id: (owner, row) for owner, rows in history for row in rows if row.id in ids}
 
-    def blob(self, sha256: str) -> bytes | None:
+    def stored_blob(self, sha256: str) -> bytes | None:
         return self._tables.blobs.get(sha256)
 
     def turns(

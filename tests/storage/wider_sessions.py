@@ -35,7 +35,7 @@ rows.SessionRow = WiderSessionRow  # type: ignore[misc]
 migrations.load = lambda: _STEPS
 
 # Whatever makes a statement or a rule of the columns is imported only now.
-from holdfast.storage.sqlite.backend import SQLiteBackend, create_store  # noqa: E402
+from holdfast.storage.sqlite.backend import SQLiteBackend  # noqa: E402
 from holdfast.storage.sqlite.repair.salvage import salvage  # noqa: E402
 
 
@@ -64,7 +64,7 @@ def act(path: Path, action: str) -> object:
     """Do what an action says and return what it found."""
     name, *given = action.split()
     if name == "salvage":  # A file, in whatever format it is.
-        return [damage.what for damage in salvage(path, Path(given[0]), create_store).damage]
+        return [damage.what for damage in salvage(path, Path(given[0])).damage]
     backend = SQLiteBackend(Location("sqlite", str(path)))
     try:
         if name == "read":

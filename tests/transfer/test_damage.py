@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import File, Message, Store
+from holdfast import File, Message, Store, codec
+from holdfast.clock import EPOCH
+from holdfast.session import number_of
+from holdfast.storage.protocol import Transaction
+from holdfast.storage.rows import BlobUse
 from holdfast.values import Damage, ImportReport, Raw
 from tests.transfer.edits import change, find, flip, put
 from tests.transfer.views import shown
@@ -335,3 +339,33 @@ def test_what_cannot_be_read_in_the_store_is_exported_as_a_reader_gets_it(
     assert target.session("k").messages() == before
     assert before[1].status == "damaged"
     assert target.verify() == []
+
+
+def test_an_import_does_not_refer_to_a_damaged_blob(target: Store, tmp_path: Path) -> None:
+    """It stores the data of its own, which repairs the blob for the messages that had it before."""
+    large, file = "of a large part " * 5_000, File(data=b"of a file")
+    before = target.session("before")
+    before.append(Message.user([large, file]))
+    path = tmp_path / "large.jsonl"
+    target.export(path, "before", redact=None)
+    target.purge(before.id)
+    other = target.session("other")
+    other.append(Message.user([large, file]))
+    hashes = [codec.sha256_hex(b"of a file"), *_large_parts(large)]
+
+    def spoil(tx: Transaction) -> None:
+        head = tx.head(number_of(other))
+        assert head is not None
+        tx.add_messages(head.branch, [], [BlobUse(1, name, b"wrong") for name in hashes])
+
+    target.backend.write(spoil)
+    assert [m.status for m in other.messages()] == ["damaged"]
+    assert target.import_(path).damage == ()
+    for key in ("before", "other"):
+        assert _texts(target, key) == [large]
+    assert target.blob(hashes[0]) == b"of a file"
+    assert target.verify() == []
+
+
+def _large_parts(text: str) -> list[str]:
+    return codec.blob_hashes(codec.encode(Message.user(text), EPOCH).body)[0]

@@ -24,7 +24,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from holdfast import Message, Session, Store, ToolCall
-from holdfast.errors import BadQuery, IdConflict, MessageNotFound, SessionBusy
+from holdfast.errors import BadQuery, Damaged, IdConflict, MessageNotFound, SessionBusy
 from holdfast.formats import anthropic, gemini, openai, openai_responses
 from holdfast.formats.registry import PROVIDERS
 from holdfast.storage.memory import MemoryBackend
@@ -449,7 +449,7 @@ def world_at(url: str) -> Iterator[World]:
 def build(world: World, steps: Sequence[Step]) -> Session:
     """Take the steps; those that are refused, because of others, change nothing."""
     for step in steps:
-        with contextlib.suppress(SessionBusy, BadQuery, MessageNotFound, IdConflict):
+        with contextlib.suppress(SessionBusy, BadQuery, Damaged, MessageNotFound, IdConflict):
             step(world)
     return world.session
 

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from holdfast.storage.protocol import Backend, Operation, PendingWrite
+from holdfast.context import GuardedWriter
+from holdfast.storage.protocol import Operation, PendingWrite
 from holdfast.storage.write_queue import unfinished_error
 
 T = TypeVar("T")
@@ -114,15 +115,15 @@ _completion_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, CompletionQueue
 )
 
 
-async def run_write(backend: Backend, operation: Operation[T]) -> T:
+async def run_write(writer: GuardedWriter, operation: Operation[T]) -> T:
     """Submit an operation, await it and return its result; a cancelled task withdraws it."""
     loop = asyncio.get_running_loop()
     queue = _completion_queues.get(loop)
     if queue is None:
         queue = _completion_queues[loop] = CompletionQueue(loop)
-    pending = backend.submit(operation)
+    pending = writer.submit(operation)
     try:
-        return await queue.wait_for(pending, backend.deadline)
+        return await queue.wait_for(pending, writer.deadline)
     except asyncio.CancelledError:
         pending.withdraw()
         raise

@@ -10,7 +10,6 @@ import msgspec
 
 from holdfast import validation
 from holdfast.aio.completion_queue import run_write, shielded
-from holdfast.context import StoreContext
 from holdfast.draft import DraftCore, check_call, check_raw, check_thinking, note_failure
 from holdfast.draft_parts import Delta
 from holdfast.errors import HoldfastError
@@ -21,8 +20,7 @@ from holdfast.values import JSON, Message, Raw, Text, Usage
 class AsyncDraft:
     """The async twin of `Draft`; `AsyncTurn.stream` returns these."""
 
-    def __init__(self, context: StoreContext, state: DraftCore) -> None:
-        self._backend = context.backend
+    def __init__(self, state: DraftCore) -> None:
         self._state = state
         self.message: Message | None = None
 
@@ -56,7 +54,7 @@ class AsyncDraft:
         taken = self._state.take_unstored()
         if taken is not None:
             numbers, operation = taken
-            await run_write(self._backend, operation)
+            await run_write(self._state.writer, operation)
             self._state.mark_stored(numbers)
 
     async def close(
@@ -75,7 +73,7 @@ class AsyncDraft:
     async def _close(self, closing: tuple[Message, Operation[int]] | None) -> Message | None:
         if closing is not None:
             message, operation = closing
-            seq = await run_write(self._backend, operation)
+            seq = await run_write(self._state.writer, operation)
             self.message = msgspec.structs.replace(message, seq=seq)
         self._state.finish()
         return self.message

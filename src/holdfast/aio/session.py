@@ -10,6 +10,7 @@ from holdfast import codec, ids
 from holdfast.aio.completion_queue import run_write
 from holdfast.aio.follow import AsyncFollower
 from holdfast.aio.turn import AsyncTurn
+from holdfast.context import GuardedWriter
 from holdfast.operations import append, head_moves, queries, queue, sessions, turns
 from holdfast.session import Session, context_of, number_of, to_input
 from holdfast.turn import TurnCore
@@ -39,7 +40,7 @@ class AsyncSession:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._context, self._n = context_of(session), number_of(session)
-        self._backend = self._context.backend
+        self._writer = GuardedWriter(self._context, session.id)
         self.id = session.id
         self.key = session.key
         self.interrupted = session.interrupted
@@ -59,7 +60,7 @@ class AsyncSession:
     async def append(self, *messages: Message, expect: Head | None = None) -> Head:
         """Store messages, all or none, each id once; return the new head."""
         batch = codec.encode_batch(messages, self._context.now())
-        return await run_write(self._backend, append.append(self._n, batch, expect=expect))
+        return await run_write(self._writer, append.append(self._n, batch, expect=expect))
 
     def turn(
         self, *, wait: float = 0.0, model: str | None = None, run_id: str | None = None
@@ -119,28 +120,28 @@ class AsyncSession:
     async def rewind(self, to: MessageRef, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest."""
         operation = head_moves.rewind(self._n, to, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, operation)
+        return await run_write(self._writer, operation)
 
     async def undo(self, n: int = 1, *, expect: Head | None = None) -> Head:
         """Rewind to before the last `n` turns."""
         operation = head_moves.undo(self._n, n, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, operation)
+        return await run_write(self._writer, operation)
 
     async def redo(self, *, expect: Head | None = None) -> Head:
         """Revert the last undo, rewind or clear."""
         operation = head_moves.redo(self._n, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, operation)
+        return await run_write(self._writer, operation)
 
     async def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
         """Replace the history by these messages, atomically."""
         batch = codec.encode_history(messages, self._context.now())
         operation = head_moves.replace(self._n, batch, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, operation)
+        return await run_write(self._writer, operation)
 
     async def clear(self, *, expect: Head | None = None) -> Head:
         """Continue with an empty history."""
         operation = head_moves.clear(self._n, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, operation)
+        return await run_write(self._writer, operation)
 
     async def summarize(
         self, text: str, *, upto: MessageRef | None = None, expect: Head | None = None
@@ -154,7 +155,7 @@ class AsyncSession:
             now=self._context.now(),
             expect=expect,
         )
-        return await run_write(self._backend, operation)
+        return await run_write(self._writer, operation)
 
     async def summary(self) -> Message | None:
         """Read the newest summary."""
@@ -182,7 +183,7 @@ class AsyncSession:
 
     async def recover(self) -> Recovered | None:
         """Close a turn that a crash left open."""
-        return await run_write(self._backend, turns.recover(self._n))
+        return await run_write(self._writer, turns.recover(self._n))
 
     async def turns(self, *, limit: int | None = None) -> list[TurnInfo]:
         """Read the newest turns with their tool calls, oldest first."""
@@ -193,7 +194,7 @@ class AsyncSession:
         message = to_input(content)
         item = codec.encode(message, self._context.now())
         operation = queue.enqueue(self._n, item, self._context.clock.micros())
-        return queries.queued_input(*await run_write(self._backend, operation))
+        return queries.queued_input(*await run_write(self._writer, operation))
 
     async def queued(self) -> list[QueuedInput]:
         """List queued input, in order."""
@@ -202,7 +203,7 @@ class AsyncSession:
     async def update(self, **changes: Unpack[SessionChanges]) -> SessionInfo:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata."""
         operation = sessions.update(self._n, sessions.check_changes(changes))
-        return await run_write(self._backend, operation)
+        return await run_write(self._writer, operation)
 
     async def usage(self) -> UsageReport:
         """Return tokens and cost, in total and by model."""
@@ -210,7 +211,7 @@ class AsyncSession:
 
     def follow(self, after: Head | None = None) -> AsyncFollower:
         """Iterate over every message after `after` as it is written."""
-        return AsyncFollower(self._backend, self._session.follow(after))
+        return AsyncFollower(self._context.backend, self._session.follow(after))
 
 
 def sync_of(session: AsyncSession) -> Session:

@@ -12,7 +12,7 @@ from holdfast import validation
 from holdfast.aio.completion_queue import run_write, shielded
 from holdfast.aio.draft import AsyncDraft
 from holdfast.draft import note_failure
-from holdfast.errors import HoldfastError, Invalid, SessionBusy
+from holdfast.errors import HoldfastError, OutcomeUnknown, SessionBusy
 from holdfast.operations import turns
 from holdfast.turn import TurnCore, assistant_message, ending
 from holdfast.values import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
@@ -27,7 +27,6 @@ class AsyncTurn:
     def __init__(self, state: TurnCore, *, wait: float) -> None:
         self._state = state
         self._wait = validation.check_seconds(wait, "wait")
-        self._backend = state.context.backend
         self._draft: AsyncDraft | None = None
         self.recovered: Recovered | None = None
 
@@ -64,20 +63,20 @@ class AsyncTurn:
 
     async def add(self, message: Message) -> Message:
         """Store any message; return it as stored."""
-        return await run_write(self._backend, self._state.add(message))
+        return await run_write(self._state.writer, self._state.add(message))
 
     async def tool_started(self, call_id: str) -> None:
         """Record that a tool starts, before it can have an effect."""
-        await run_write(self._backend, self._state.start_tool(call_id))
+        await run_write(self._state.writer, self._state.start_tool(call_id))
 
     async def take_queued(self) -> list[Message]:
         """Move queued input into the history and return it, in order."""
-        taken = await run_write(self._backend, self._state.take_queued())
+        taken = await run_write(self._state.writer, self._state.take_queued())
         return [self._state.with_turn_id(message) for message in taken]
 
     def stream(self, *, model: str | None = None) -> AsyncDraft:
         """Start a streamed reply in an `async with` block."""
-        self._draft = AsyncDraft(self._state.context, self._state.new_draft(model))
+        self._draft = AsyncDraft(self._state.new_draft(model))
         return self._draft
 
     async def cancel(self, reason: str | None = None) -> None:
@@ -91,7 +90,7 @@ class AsyncTurn:
     async def _end(self, state: turns.Ending, error: str | None) -> None:
         self._state.check()
         failed = await self._close_reply()
-        await run_write(self._backend, self._state.end(state, error))
+        await run_write(self._state.writer, self._state.end(state, error))
         self._state.ended = True
         if failed is not None:
             raise failed
@@ -111,27 +110,45 @@ class AsyncTurn:
         pause = _MIN_PAUSE_S
         while True:
             try:
-                return await run_write(self._backend, turns.open_turn(self._state.claim))
+                opened = await run_write(self._state.writer, self._state.opening)
             except SessionBusy:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise
                 await asyncio.sleep(min(remaining, pause))
                 pause = min(pause * 1.5, _MAX_PAUSE_S)
+            else:
+                if opened is not None:
+                    return opened
 
     async def __aenter__(self) -> Self:
         """Open the turn, first recovering one that a crash left open."""
-        if self._state.number:
-            raise Invalid("a turn is used once; open another with session.turn().")
+        self._state.on_opening()
         try:
             opened = await self._open()
-        except asyncio.CancelledError:
-            # The turn may have been opened meanwhile: no code would ever end it.
-            await shielded(run_write(self._backend, turns.cancel_unheld(self._state.claim)))
+            self._state.on_opened(opened)
+            self.recovered = opened.recovered
+            return self  # From inside: an interrupt just before it is handled as well.
+        except OutcomeUnknown:
+            self._state.release()
             raise
-        self._state.on_opened(opened)
-        self.recovered = opened.recovered
-        return self
+        except HoldfastError:
+            raise
+        except BaseException as error:
+            # Interrupted, perhaps after the turn was opened: no code would ever end it.
+            self._state.release()
+            await self._cancel_unheld(error)
+            raise
+
+    async def _cancel_unheld(self, error: BaseException) -> None:
+        operation = turns.cancel_unheld(self._state.claim)
+        try:
+            if isinstance(error, GeneratorExit):  # The event loop has ended: nothing is awaited.
+                self._state.writer.submit(operation)
+            else:
+                await shielded(run_write(self._state.writer, operation))
+        except HoldfastError as failed:
+            note_failure(error, failed)
 
     async def __aexit__(
         self,

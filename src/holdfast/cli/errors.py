@@ -57,7 +57,7 @@ _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
     (errors.HeadMoved, "read what is new with `holdfast show`, then try again"),
     (errors.Damaged, "`holdfast doctor` shows what can still be read"),
     (errors.StoreFull, "free some space, then try again"),
-    (errors.StoreMoved, "put the file back, or name the store with --store"),
+    (errors.StoreMoved, "close the store in all processes, then try again; or put the file back"),
     (
         errors.OutcomeUnknown,
         "`holdfast show` shows whether it was done; `append` with the same --id stores once",

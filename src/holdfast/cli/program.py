@@ -57,7 +57,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
     },
     "Organize": {
         "rename": "Set the title of a session.",
-        "set": "Change a session's title, model, scope, directory or metadata.",
+        "set": "Change the title, model, scope, directory or metadata.",
         "pin": "Keep sessions at the top of the list.",
         "archive": "Archive sessions: leave them out of the list.",
         "trash": "Move sessions to the trash; `restore` brings them back.",
@@ -70,6 +70,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "export": "Export sessions to a file that any program can read.",
         "import": "Import sessions from an exported file.",
         "backup": "Copy a store while it is in use, and verify the copy.",
+        "restore-backup": "Replace a store by a backup, and set aside what was there.",
         "copy": "Copy a whole store into another one, and compare them.",
     },
     "Check": {
@@ -138,10 +139,9 @@ class Program(click.Group):
         """Load one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(
-            f"holdfast.cli.{_MODULES.get(cmd_name, f'commands.{cmd_name}')}"
-        )
-        found = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"holdfast.cli.{_MODULES.get(name, f'commands.{name}')}")
+        found = getattr(module, f"{name}_" if keyword.iskeyword(name) else name)
         assert isinstance(found, click.Command)  # noqa: S101 - the module defines it
         return found
 

@@ -177,7 +177,7 @@ def known_ids(tx: Transaction, head: HeadRow, names: Sequence[str]) -> dict[str,
     first = tx.branch(head.session, 1)
     if first is not None and first.parent is not None:
         found.update((name, row) for name, (_, row) in tx.stored(first.n, names).items())
-    found.update((row.id, row) for _, row in tx.stored_in_session(head.session, names))
+    found.update((row.id, row) for _, row in tx.stored_in_sessions([head.session], names))
     return found
 
 

@@ -2,26 +2,28 @@
 
 Trash only hides a session: it sets one mark and frees the key. Purge erases it. Messages that forks
 share with a purged session stay as long as a fork does: the session becomes a *stub*, without an
-identity or anything of its own, with the branches that forks need, up to where they need them
-(`purge_rules`), and is deleted with the last fork. With `forks="erase"` the shared messages become
-tombstones instead.
+identity or anything of its own, with the branches that forks need, up to where they need them, and
+is deleted with the last fork. With `forks="erase"` the shared messages become tombstones instead. A
+purge of many messages only begins here: `purge_steps` has the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from heapq import heapify, heappop, heappush
 from typing import Final, get_args
 
 import msgspec
 
 from holdfast.errors import BadQuery, KeyTaken, SessionNotFound
 from holdfast.operations.append import find_head
-from holdfast.operations.purge_rules import BranchNode, required_seqs
+from holdfast.operations.purge_steps import MAX_STEP_MESSAGES, StepReport, unfinished_stub
 from holdfast.operations.queries import describe
 from holdfast.operations.sessions import stub_row
 from holdfast.operations.tombstone import (
+    Erased,
     dependants,
-    descendants,
     refresh_previews,
     refuse_stale_plan,
     write_tombstone,
@@ -85,7 +87,8 @@ def plan_erasure(session: int, *, forks: Forks) -> Query[list[Segment]]:
 
     def run(snapshot: Snapshot) -> list[Segment]:
         row = snapshot.session(session)
-        return [] if row is None else _PurgePlan(snapshot, row, forks).segments()
+        plan = None if row is None else _PurgePlan(snapshot, row, forks)
+        return [] if plan is None or plan.is_large else plan.segments()
 
     return run
 
@@ -96,19 +99,34 @@ def purge(
     """Erase a session. If it no longer exists, the report counts nothing.
 
     If a plan is given, raise `StaleErasurePlan` unless it is still right. The partial reply of an
-    interrupted turn is erased as well.
+    interrupted turn is erased as well. If there are too many messages for one transaction, the
+    session becomes an unfinished stub, which `purge_steps` empties.
     """
 
     def run(tx: Transaction) -> PurgeReport:
         row = tx.session(session)
         if row is None:
             return _empty_report(session_id)
+        plan = _PurgePlan(tx, row, forks)
         if planned is not None:
-            refuse_stale_plan(planned, _PurgePlan(tx, row, forks).segments())
-        require_free_head(tx, find_head(tx, session))
-        return _Purge(tx, _PurgePlan(tx, row, forks)).run()
+            refuse_stale_plan(planned, [] if plan.is_large else plan.segments())
+        head = find_head(tx, session)
+        if require_free_head(tx, head) != head:
+            plan = _PurgePlan(tx, row, forks)  # A recovered reply is erased, too.
+        return _begin(tx, plan) if plan.is_large else _Purge(tx, plan).run()
 
     return run
+
+
+def add_steps(report: PurgeReport, steps: StepReport) -> PurgeReport:
+    """Return the report of a purge with what its steps erased."""
+    return msgspec.structs.replace(
+        report,
+        messages=report.messages + steps.messages,
+        erased_in=tuple(dict.fromkeys((*report.erased_in, *steps.erased_in))),
+        blobs=report.blobs + steps.blobs,
+        blob_bytes=report.blob_bytes + steps.blob_bytes,
+    )
 
 
 def _empty_report(session_id: str) -> PurgeReport:
@@ -134,29 +152,42 @@ class _PurgePlan:
         self._snapshot = snapshot
         self.row = row
         self.erase_shared = forks == "erase"
-        self.family = _family(snapshot, row.n)
-        self.purged_sessions = {row.n} | {branch.session for branch in self.family if branch.purged}
-        lines = [BranchNode(b.n, b.session, b.parent, b.fork_seq) for b in self.family]
-        self.required = required_seqs(lines, self.purged_sessions)
-        self.own_branches = [branch for branch in self.family if branch.session == row.n]
+        self._owners: dict[int, str] = {}
+        self.own_branches = snapshot.branches(session=row.n)
+        self.touched, self.required = _requirements(snapshot, self.own_branches)
         self.kept_branches = [branch for branch in self.own_branches if branch.n in self.required]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there are too many messages or branches for one transaction."""
+        count = sum(branch.last_seq - branch.fork_seq for branch in self.touched)
+        return count + len(self.touched) > MAX_STEP_MESSAGES
 
     def last_kept_seq(self, branch: BranchRow) -> int:
         """Return the last seq that must stay of a branch of a purged session."""
         return self.required.get(branch.n, branch.fork_seq)
 
-    def copies(self) -> Iterator[tuple[int, str, MessageRow]]:
-        """Yield the copies of this session's messages that a replace stored in a descendant.
+    @cached_property
+    def copies(self) -> list[tuple[int, str, MessageRow]]:
+        """The copies of this session's messages that a replace stored in a descendant.
 
         Each is a branch, the id of the session that wrote it, and the row.
         """
-        relatives = list(descendants(self._snapshot, self.row.id))
+        return list(self._find_copies())
+
+    def _find_copies(self) -> Iterator[tuple[int, str, MessageRow]]:
+        relatives = [row.n for row in self._snapshot.descendants(self.row.id)]
         for branch in self.own_branches if relatives else ():
             for rows in self.pages(branch, branch.last_seq):
                 names = [row.id for row in rows]
-                for other in relatives:
-                    for n, copy in self._snapshot.stored_in_session(other.n, names):
-                        yield n, other.id, copy
+                for n, copy in self._snapshot.stored_in_sessions(relatives, names):
+                    yield n, self._owner(n), copy
+
+    def _owner(self, n: int) -> str:
+        if n not in self._owners:
+            branch = self._snapshot.find_branch(n)
+            self._owners[n] = "" if branch is None else branch.session_id
+        return self._owners[n]
 
     def pages(self, branch: BranchRow, last: int) -> Iterator[list[MessageRow]]:
         """Yield a branch's own messages, a page at a time."""
@@ -170,16 +201,33 @@ class _PurgePlan:
     def segments(self) -> list[Segment]:
         """Return all messages whose bodies are erased."""
         found = []
-        for branch in self.family:
-            if branch.session not in self.purged_sessions:
-                continue
+        for branch in self.touched:
             all_of_it = self.erase_shared and branch.session == self.row.n
             kept = branch.fork_seq if all_of_it else self.last_kept_seq(branch)
             if kept < branch.last_seq:
                 found.append(Segment(branch.n, kept + 1, branch.last_seq, branch.session_id))
         if self.erase_shared:
-            found += [Segment(n, row.seq, row.seq, owner) for n, owner, row in self.copies()]
+            found += [Segment(n, row.seq, row.seq, owner) for n, owner, row in self.copies]
         return sorted(dict.fromkeys(found), key=lambda span: (span.branch, span.first))
+
+
+def _begin(tx: Transaction, plan: _PurgePlan) -> PurgeReport:
+    """Turn a session into an unfinished stub; the report lacks what the steps erase."""
+    kept = sum(plan.required[branch.n] - branch.fork_seq for branch in plan.kept_branches)
+    sharing = dependants(tx, {branch.n: 0 for branch in plan.own_branches})
+    sharing.sessions.pop(plan.row.id, None)
+    active = plan.own_branches[-1]
+    tx.end_branch(active.n, active.last_seq)
+    dropped = tx.drop_session_rows(plan.row.n)
+    tx.put_session(unfinished_stub(plan.row, "erase" if plan.erase_shared else "keep", tx.now()))
+    return msgspec.structs.replace(
+        _empty_report(plan.row.id),
+        kept=0 if plan.erase_shared else kept,
+        kept_for=() if plan.erase_shared else tuple(sharing.sessions),
+        turns=dropped.turns,
+        drafts=dropped.drafts,
+        queued=dropped.queued,
+    )
 
 
 class _Purge:
@@ -195,23 +243,25 @@ class _Purge:
         """Erase, and return a report of it."""
         plan = self._plan
         kept = sum(plan.required[branch.n] - branch.fork_seq for branch in plan.kept_branches)
-        sharing = self._dependants({branch.n: 0 for branch in plan.own_branches})
+        starts = {branch.n: 0 for branch in plan.own_branches}
         if plan.erase_shared:
-            sharing |= self._dependants(self._tombstone_copies())
+            starts |= self._tombstone_copies()
+        sharing = dependants(self._tx, starts)
+        sharing.sessions.pop(self._row.id, None)
         cut = self._erase_unshared()
         if plan.erase_shared:
             self._tombstone_shared()
         dropped = self._tx.drop_session_rows(self._row.n)
         self._drop_sessions()
         if plan.erase_shared:
-            refresh_previews(self._tx, sharing.values())
+            refresh_previews(self._tx, sharing, Erased(self._row.n))
         blobs, size = self._tx.drop_blobs(self._blobs)
         return PurgeReport(
             session_id=self._row.id,
             messages=cut + (kept if plan.erase_shared else 0),
             kept=0 if plan.erase_shared else kept,
-            kept_for=() if plan.erase_shared else tuple(sharing),
-            erased_in=tuple(sharing) if plan.erase_shared else (),
+            kept_for=() if plan.erase_shared else tuple(sharing.sessions),
+            erased_in=tuple(sharing.sessions) if plan.erase_shared else (),
             turns=dropped.turns,
             drafts=dropped.drafts,
             queued=dropped.queued,
@@ -220,17 +270,10 @@ class _Purge:
             pending=(),
         )
 
-    def _dependants(self, starts: Mapping[int, int]) -> dict[str, int]:
-        found = dependants(self._tx, starts)
-        found.pop(self._row.id, None)
-        return found
-
     def _erase_unshared(self) -> int:
         """Erase what no fork needs of this session and of those purged before; count messages."""
         erased = 0
-        for branch in sorted(self._plan.family, key=lambda branch: branch.n, reverse=True):
-            if branch.session not in self._plan.purged_sessions:
-                continue
+        for branch in self._plan.touched:
             cut = self._tx.cut_branch(branch.n, self._plan.required.get(branch.n))
             erased += cut.messages
             self._blobs |= cut.blobs
@@ -238,12 +281,10 @@ class _Purge:
 
     def _drop_sessions(self) -> None:
         """Delete purged sessions without branches; turn this one into a stub if it keeps some."""
-        plan = self._plan
-        still = {branch.session for branch in plan.family if branch.n in plan.required}
-        for session in plan.purged_sessions:
-            if session not in still:
+        for session in {branch.session for branch in self._plan.touched} | {self._row.n}:
+            if not self._tx.branches(session=session):
                 self._tx.drop_session(session)
-        if self._row.n in still:
+        if self._plan.kept_branches:
             self._tx.put_session(stub_row(self._row, self._tx.now()))
 
     def _tombstone_shared(self) -> None:
@@ -256,31 +297,38 @@ class _Purge:
     def _tombstone_copies(self) -> dict[int, int]:
         """Replace the copies of messages by tombstones; return {branch: lowest seq} of them."""
         first_seqs: dict[int, int] = {}
-        for n, owner, copy in self._plan.copies():
+        for n, owner, copy in self._plan.copies:
             self._blobs |= write_tombstone(self._tx, n, owner, copy)
             first_seqs[n] = min(copy.seq, first_seqs.get(n, copy.seq))
         return first_seqs
 
 
-def _family(tx: Snapshot, session: int) -> list[BranchRow]:
-    """Collect the branches that decide what must stay.
+def _requirements(
+    snapshot: Snapshot, purged: Sequence[BranchRow]
+) -> tuple[list[BranchRow], dict[int, int]]:
+    """Return the branches that a purge shortens or deletes, newest first, and what stays of each.
 
-    They are this session's branches, those they start on and those that start on them; and the same
-    for every stub found on the way.
+    These are the branches of the session to purge, and those of stubs that were kept only for one
+    that is deleted: what is required of all others is unchanged.
     """
-    found: dict[int, BranchRow] = {}
-    pending, seen = [session], {session}
+    touched: list[BranchRow] = []
+    required: dict[int, int] = {}
+    known, deleted = {branch.n: branch for branch in purged}, set[int]()
+    pending = [-n for n in known]
+    heapify(pending)  # A branch is newer than the one it starts on, and decided before it.
     while pending:
-        for branch in tx.branches(session=pending.pop()):
-            found[branch.n] = branch
-            above = None if branch.parent is None else tx.find_branch(branch.parent)
-            near = [*tx.branches(parent=branch.n), *([] if above is None else [above])]
-            for relative in near:
-                found.setdefault(relative.n, relative)
-                if relative.purged and relative.session not in seen:
-                    seen.add(relative.session)
-                    pending.append(relative.session)
-    return list(found.values())
+        branch = known[-heappop(pending)]
+        touched.append(branch)
+        starts = [b.fork_seq for b in snapshot.branches(parent=branch.n) if b.n not in deleted]
+        if starts:
+            required[branch.n] = max(starts)
+            continue
+        deleted.add(branch.n)
+        parent = None if branch.parent is None else snapshot.find_branch(branch.parent)
+        if parent is not None and parent.purged and parent.n not in known:
+            known[parent.n] = parent
+            heappush(pending, -parent.n)
+    return touched, required
 
 
 def _require_row(tx: Transaction, session: int) -> SessionRow:

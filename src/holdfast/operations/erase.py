@@ -11,7 +11,7 @@ No writer is blocked: an open turn goes on, and its next window no longer contai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -20,8 +20,10 @@ from holdfast.errors import Damaged, MessageNotFound, SessionNotFound
 from holdfast.operations.append import find_head
 from holdfast.operations.positions import resolve_position
 from holdfast.operations.tombstone import (
+    MAX_PREVIEWS,
+    Dependants,
+    Erased,
     dependants,
-    descendants,
     refresh_previews,
     refuse_stale_plan,
     write_tombstone,
@@ -49,6 +51,16 @@ def plan_erasure(session: int, message: MessageRef) -> Query[list[Segment]]:
     return run
 
 
+def plan_previews(session: int, message: MessageRef) -> Query[tuple[Dependants, Erased]]:
+    """Return the sessions that have a message, and where it is stored."""
+
+    def run(snapshot: Snapshot) -> tuple[Dependants, Erased]:
+        copies = _find_copies(snapshot, session, _find_named(snapshot, session, message))
+        return dependants(snapshot, _first_seqs(copies)), _erased(copies)
+
+    return run
+
+
 def erase(
     session: int, message: MessageRef, planned: Sequence[Segment] | None
 ) -> Operation[EraseReport]:
@@ -62,14 +74,14 @@ def erase(
         blobs: set[str] = set()
         for copy in copies:
             blobs |= write_tombstone(tx, copy.branch, copy.owner, copy.row)
-        refresh_previews(tx, erased_in.values())
+        refresh_previews(tx, _still_shown(tx, erased_in, copies), _erased(copies))
         dropped, size = tx.drop_blobs(blobs)
         return EraseReport(
             session_id=_require_session(tx, session).id,
             message_id=named.row.id,
             seq=named.row.seq,
             places=len(copies),
-            erased_in=tuple(erased_in),
+            erased_in=tuple(erased_in.sessions),
             blobs=dropped,
             blob_bytes=size,
             pending=(),
@@ -106,18 +118,14 @@ def _find_copies(snapshot: Snapshot, session: int, named: _StoredMessage) -> lis
         for copy in _rows_with_id(snapshot, session, named.row.id)
         if not _is_same_row(copy, named)
     ]
-    found = [named]
-    while True:
-        sharing = dependants(snapshot, _first_seqs(found))
-        new = [
-            copy
-            for copy in others
-            if copy.owner in sharing or any(_has_same_content(copy, other) for other in found)
-        ]
-        if not new:
-            break
+    found, new = [named], [named]
+    while new and others:
+        sharing = dependants(snapshot, _first_seqs(new)).sessions
+        bodies = {copy.row.body for copy in new if not _is_erased(copy)}
+        new = [copy for copy in others if copy.owner in sharing or _is_one_of(copy, bodies)]
         found += new
-        others = [copy for copy in others if copy not in new]
+        known = {(copy.branch, copy.row.seq) for copy in new}
+        others = [copy for copy in others if (copy.branch, copy.row.seq) not in known]
     copies = [copy for copy in found if not _is_erased(copy)]
     return sorted(copies, key=lambda copy: (copy.branch, copy.row.seq))
 
@@ -134,17 +142,19 @@ def _rows_with_id(snapshot: Snapshot, session: int, message_id: str) -> Iterator
             break
         seen.add(above.id)
         oldest = above
-    for relative in (oldest, *descendants(snapshot, oldest.id)):
-        for branch, row in snapshot.stored_in_session(relative.n, [message_id]):
-            yield _StoredMessage(branch, relative.id, row)
+    lineage = (oldest, *snapshot.descendants(oldest.id))
+    for n, row in snapshot.stored_in_sessions([member.n for member in lineage], [message_id]):
+        branch = snapshot.find_branch(n)
+        if branch is not None:
+            yield _StoredMessage(n, branch.session_id, row)
 
 
 def _is_same_row(one: _StoredMessage, other: _StoredMessage) -> bool:
     return (one.branch, one.row.seq) == (other.branch, other.row.seq)
 
 
-def _has_same_content(one: _StoredMessage, other: _StoredMessage) -> bool:
-    return not _is_erased(one) and codec.is_same_body(one.row.body, other.row.body)
+def _is_one_of(copy: _StoredMessage, bodies: Collection[bytes]) -> bool:
+    return copy.row.body in bodies or any(codec.is_same_body(copy.row.body, b) for b in bodies)
 
 
 def _is_erased(copy: _StoredMessage) -> bool:
@@ -157,6 +167,28 @@ def _first_seqs(copies: Sequence[_StoredMessage]) -> dict[int, int]:
     for copy in copies:
         starts[copy.branch] = min(copy.row.seq, starts.get(copy.branch, copy.row.seq))
     return starts
+
+
+def _erased(copies: Sequence[_StoredMessage]) -> Erased:
+    seqs: dict[int, set[int]] = {}
+    for copy in copies:
+        seqs.setdefault(copy.branch, set()).add(copy.row.seq)
+    return Erased(seqs=seqs)
+
+
+def _still_shown(
+    tx: Transaction, affected: Dependants, copies: Sequence[_StoredMessage]
+) -> Dependants:
+    """Return the sessions to refresh: of many, only those whose preview may show the message.
+
+    The others were refreshed before (see `plan_previews`).
+    """
+    if len(affected.sessions) <= MAX_PREVIEWS:
+        return affected
+    seqs = {copy.row.seq for copy in copies}
+    heads = {name: find_head(tx, n) for name, n in affected.sessions.items()}
+    late = {name: head.session for name, head in heads.items() if head.preview_seq in seqs}
+    return Dependants(late, affected.branches)
 
 
 def _segments(copies: Sequence[_StoredMessage]) -> list[Segment]:

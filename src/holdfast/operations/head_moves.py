@@ -274,7 +274,7 @@ def _stored_turns(
     inherited = dict.fromkeys(tx.stored(head.branch, names))
     return {
         **inherited,
-        **{row.id: row.turn for _, row in tx.stored_in_session(head.session, names)},
+        **{row.id: row.turn for _, row in tx.stored_in_sessions([head.session], names)},
     }
 
 

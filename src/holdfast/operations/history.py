@@ -35,7 +35,7 @@ def read_span(
     """
     return [
         read_row(snapshot, owner, row, report, strict=strict)
-        for owner, row in _rows(snapshot, path, span, last=last)
+        for owner, row in _rows(snapshot, path, span, report, last=last)
     ]
 
 
@@ -55,27 +55,40 @@ def _may_hold_tools(body: bytes) -> bool:
 
 
 def _rows(
-    snapshot: Snapshot, path: Path, span: tuple[int, int], *, last: bool = False
+    snapshot: Snapshot,
+    path: Path,
+    span: tuple[int, int],
+    report: DamageCallback | None = None,
+    *,
+    last: bool = False,
 ) -> Iterator[tuple[str, MessageRow]]:
-    """Yield the rows of `span` with the id of the session that wrote each; a gap is `Damaged`."""
+    """Yield the rows of `span` with the id of the session that wrote each.
+
+    A gap is reported, and raises `Damaged`.
+    """
     low, high = span
     expected = low
     for owner, rows in snapshot.messages(ranges(path, low, high + 1 if last else high)):
         for row in rows:
             if row.seq > high:
-                raise _damaged_history(f"session {owner} has messages beyond its head")
+                raise _damaged_history(owner, row.seq, "has messages beyond its head", report)
             if row.seq != expected:
-                raise _damaged_history(f"session {owner}: message {expected} is missing")
+                raise _damaged_history(owner, expected, f"lacks message {expected}", report)
             expected += 1
             yield owner, row
     if expected <= high:
-        raise _damaged_history(f"messages {expected} to {high} of this session are missing")
+        (lost, *_) = ranges(path, expected, expected)
+        what = f"lacks messages {expected} to {high}"
+        raise _damaged_history(lost.session_id, expected, what, report)
 
 
-def _damaged_history(what: str) -> Damaged:
+def _damaged_history(owner: str, seq: int, what: str, report: DamageCallback | None) -> Damaged:
+    """Return the error of a history that is not whole, which is reported."""
+    if report is not None:
+        report(Damage(what=f"the history {what}", session_id=owner, seq=seq))
     return Damaged(
-        f"{what}; nothing was changed. Run store.verify(), and store.salvage(to) to keep what can "
-        "be read."
+        f"the history of session {owner} {what}; nothing was changed. Run store.verify(), and "
+        "store.salvage(to) to keep what can be read."
     )
 
 
@@ -96,8 +109,13 @@ def read_row(
         if strict:
             raise
         if report is not None:
-            report(Damage(what=str(error), session_id=owner, seq=row.seq))
+            report(damage_of(error, owner, row.seq))
         return damaged_message(row, turn)
+
+
+def damage_of(error: Damaged, owner: str, seq: int | None = None) -> Damage:
+    """Return the damage that an error reports, in the session `owner`."""
+    return Damage(what=str(error), session_id=owner, seq=seq, blocking=error.blocking)
 
 
 def check_row(row: MessageRow) -> None:

@@ -148,8 +148,8 @@ def updates_after(
         following = snapshot.branch(session, seen.branch + 1)
         if following is None:
             return []
-        left, taken = snapshot.path(branch.n), snapshot.path(following.n)
-        kept = shared_length(left, taken, min(seen.seq, following.fork_seq))
+        most = min(seen.seq, following.fork_seq)
+        kept = shared_length(snapshot.path, branch.n, following.n, most)
         return [BranchChanged(Head(following.number, kept), kept, following.reason)]
 
     return Prefetched(run, Prefetch(session))

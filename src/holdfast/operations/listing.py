@@ -25,7 +25,7 @@ import msgspec
 from holdfast import validation
 from holdfast.clock import EPOCH, to_datetime
 from holdfast.errors import BadQuery, Damaged
-from holdfast.operations.history import DamageCallback
+from holdfast.operations.history import DamageCallback, damage_of
 from holdfast.operations.queries import describe, read_messages
 from holdfast.operations.session_fields import readable_fields
 from holdfast.storage.protocol import Query, Snapshot
@@ -193,7 +193,7 @@ def _describe_or_damaged(
     try:
         return describe(snapshot, row, head, forks=forks.get(row.id, 0))
     except Damaged as error:
-        report(Damage(what=str(error), session_id=row.id))
+        report(damage_of(error, row.id))
         return _describe_damaged(row.id, row, head)
 
 
@@ -271,5 +271,5 @@ def _find_damage(snapshot: Snapshot, row: SessionRow, head: HeadRow) -> Damage |
         describe(snapshot, row, head, forks=0)
         read_messages(snapshot, head, (max(1, head.seq), head.seq), strict=True)
     except Damaged as error:
-        return Damage(what=str(error), session_id=row.id)
+        return damage_of(error, row.id)
     return None

@@ -21,7 +21,7 @@ from holdfast.errors import BadQuery, MessageNotFound
 from holdfast.ids import split_turn_id
 from holdfast.operations.append import preview_of
 from holdfast.operations.history import read_span, read_tools
-from holdfast.storage.ancestry import branch_at
+from holdfast.storage.ancestry import Path, branch_at
 from holdfast.storage.protocol import Snapshot
 from holdfast.storage.rows import BranchStart, HeadRow
 from holdfast.titles import RANK_USER, Preview, update_preview
@@ -34,6 +34,7 @@ _MAX_LOOKAHEAD_MESSAGES: Final = 2_000
 _MAX_REPLY_MESSAGES: Final = 1_000
 _MAX_PAGE_MESSAGES: Final = 100
 _FIRST_PAGE_MESSAGES: Final = 8
+_NO_PREVIEW: Final = Message(role="system")
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -275,17 +276,15 @@ def _recorded_turn_start(back: _BackwardReader, last: int, turn: str) -> int:
 
 
 def _unrecorded_turn_start(back: _BackwardReader, last: int) -> int:
-    """Return the first of the user messages that a reply without a turn answers.
+    """Return the user message that begins an exchange without a turn.
 
-    Without any, the reply is a turn of its own.
+    A reply that follows none is a turn of its own.
     """
     seq = last
     while back.at(seq).role != "user":
         seq -= 1
         if seq < 1 or last - seq > _MAX_REPLY_MESSAGES or back.at(seq).turn_id is not None:
             return last
-    while seq > 1 and back.at(seq - 1).role == "user" and back.at(seq - 1).turn_id is None:
-        seq -= 1
     return seq
 
 
@@ -294,11 +293,23 @@ def _unrecorded_turn_start(back: _BackwardReader, last: int) -> int:
 
 def read_preview(snapshot: Snapshot, branch: int, seq: int) -> Preview:
     """Return the preview of a history up to a message."""
-    path, shown = snapshot.path(branch), Preview()
-    low, size = 1, _FIRST_PAGE_MESSAGES
-    while low <= seq and shown.rank != RANK_USER:
-        span = (low, min(seq, low + size - 1))
-        shown = update_preview(read_span(snapshot, path, span), low, shown)
+    return continue_preview(snapshot, snapshot.path(branch), (1, seq), Preview())
+
+
+def continue_preview(
+    snapshot: Snapshot,
+    path: Path,
+    span: tuple[int, int],
+    shown: Preview,
+    left_out: Collection[int] = (),
+) -> Preview:
+    """Return the preview after the messages of `span`, of which only the first are read."""
+    (low, high), size = span, _FIRST_PAGE_MESSAGES
+    while low <= high and shown.rank != RANK_USER:
+        page = (low, min(high, low + size - 1))
+        read = enumerate(read_span(snapshot, path, page), low)
+        messages = [_NO_PREVIEW if seq in left_out else message for seq, message in read]
+        shown = update_preview(messages, low, shown)
         low, size = low + size, _MAX_PAGE_MESSAGES
     return shown
 

@@ -26,6 +26,7 @@ from holdfast.storage.protocol import Query, Snapshot
 from holdfast.storage.rows import HeadRow, QueueRow, SessionRow, ToolRow, TurnRow
 from holdfast.values import (
     Activity,
+    Damage,
     Head,
     MeasuredTokens,
     Message,
@@ -92,7 +93,7 @@ def _state(snapshot: Snapshot, head: HeadRow) -> SessionState:
     if head.open_turn is None:
         return "done"
     turn = snapshot.turn(head.session, head.open_turn)
-    return "open" if turn and not is_abandoned(turn, snapshot.now()) else "interrupted"
+    return "open" if turn and not is_abandoned(snapshot, turn) else "interrupted"
 
 
 def find_with_interrupted(find: Query[RowT]) -> Query[tuple[RowT, bool]]:
@@ -288,17 +289,22 @@ def usage(session: int) -> Query[UsageReport]:
     return run
 
 
-def blob(sha256: str) -> Query[bytes]:
-    """Return a blob; raise `Damaged` if it does not match its hash."""
+def blob(sha256: str, report: DamageCallback) -> Query[bytes]:
+    """Return a blob; raise `Damaged`, and report it, if it does not match its hash."""
     validation.check_filter(sha256, "sha256")
 
     def run(snapshot: Snapshot) -> bytes:
-        data = snapshot.blob(sha256)
-        if data is None:
+        stored = snapshot.stored_blob(sha256)
+        if stored is None:
             raise MessageNotFound(f"this store has no blob {sha256}.")
-        if codec.sha256_hex(data) != sha256:
+        data = codec.intact(sha256, stored)
+        if data is None:
+            what = f"blob {sha256} does not match its hash"
+            report(Damage(what=what, blocking=False))
             raise Damaged(
-                f"blob {sha256} does not match its hash; run store.verify() to check the rest."
+                f"{what}; run store.verify() to check the rest. Storing the same data again "
+                "repairs it.",
+                blocking=False,
             )
         return data
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.codec import EncodedMessage, decode, file_hashes
+from holdfast.codec import BlobReader, EncodedMessage, decode, file_hashes, intact
+from holdfast.errors import Damaged
 from holdfast.operations.append import (
     check_file_refs,
     drop_stored,
@@ -81,16 +82,30 @@ def take_queued(session: int, turn: int) -> Operation[list[Message]]:
 
 
 def queued_message(tx: Snapshot, row: QueueRow) -> Message:
-    """Return the message of queued input; its own blobs are stored in the queue entry."""
+    """Return the message of queued input; raise `Damaged` if it cannot be decoded."""
+    return decode(row.body, id=row.id, seq=None, turn_id=None, blob=blob_reader(tx, row))
+
+
+def blob_reader(tx: Snapshot, row: QueueRow) -> BlobReader:
+    """Return a reader of the blobs of queued input: those of its entry, then those of the store."""
     own = dict(row.blobs)
-    return decode(
-        row.body, id=row.id, seq=None, turn_id=None, blob=lambda sha: own.get(sha) or tx.blob(sha)
-    )
+
+    def read(sha256: str) -> bytes | None:
+        found = intact(sha256, own.get(sha256))
+        return tx.blob(sha256) if found is None else found
+
+    return read
 
 
 def encode_queued(tx: Snapshot, row: QueueRow) -> EncodedMessage:
-    """Return queued input encoded for `insert_messages`."""
-    message = queued_message(tx, row)
-    own = {sha256 for sha256, _ in row.blobs}
+    """Return queued input encoded for `insert_messages`; raise `Damaged` if a blob of it is."""
+    message, read = queued_message(tx, row), blob_reader(tx, row)
+    own = {sha256: read(sha256) for sha256, _ in row.blobs}
+    blobs = tuple((sha256, data) for sha256, data in own.items() if data is not None)
+    if len(blobs) < len(own):
+        raise Damaged(
+            f"a file of queued input {row.id!r} does not match its hash; nothing was changed. Run "
+            "store.verify()."
+        )
     refers = tuple(sha256 for sha256 in file_hashes(message) if sha256 not in own)
-    return EncodedMessage(row.id, message, row.body, row.blobs, refers)
+    return EncodedMessage(row.id, message, row.body, blobs, refers)

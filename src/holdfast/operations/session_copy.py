@@ -233,8 +233,11 @@ def _truncated(branch: NewBranch, last_seq: int) -> NewBranch:
 
 def without_lease(row: TurnRow) -> TurnRow:
     """Return a turn without its lease, which is valid only in the store where it was given."""
-    lease = 0 if row.state == "open" else row.lease_until
-    return msgspec.structs.replace(row, session=0, lease_until=lease)
+    row = msgspec.structs.replace(row, session=0)
+    if row.state != "open":
+        return row
+    holder = msgspec.structs.replace(row.holder, lease=None)
+    return msgspec.structs.replace(row, holder=holder, lease_until=0)
 
 
 def _counts(row: UsageRow) -> tuple[int, ...]:

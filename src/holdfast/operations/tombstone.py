@@ -7,19 +7,24 @@ inside its transaction and, if the two differ, raises `StaleErasurePlan` before 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
+
+import msgspec
 
 from holdfast import codec
 from holdfast.operations import residue
 from holdfast.operations.append import find_head, with_preview
 from holdfast.operations.history import read_row
-from holdfast.operations.positions import read_preview
+from holdfast.operations.positions import continue_preview, read_preview
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Query, Snapshot, Transaction
-from holdfast.storage.rows import MessageRow, SessionRow
+from holdfast.storage.protocol import Operation, Query, Snapshot, Transaction
+from holdfast.storage.rows import BranchRow, MessageRow
+from holdfast.titles import RANK_USER, Preview
 
 MAX_FRAGMENTS: Final = 16
+MAX_PREVIEWS: Final = 200  # that one transaction refreshes
 
 
 class StaleErasurePlan(Exception):
@@ -39,42 +44,123 @@ def write_tombstone(tx: Transaction, branch: int, owner: str, row: MessageRow) -
     return tx.put_tombstone(branch, MessageRow.create(row.seq, row.id, row.turn, body))
 
 
-def dependants(snapshot: Snapshot, starts: Mapping[int, int]) -> dict[str, int]:
-    """Return the sessions, not purged, whose histories include these messages: {id: number}.
+class Dependants(msgspec.Struct, frozen=True):
+    """The sessions, not purged, whose histories include some messages: {id: number}.
 
-    `starts` names branches, each with the first seq that counts.
+    `branches` has the branches that include them, purged ones too.
     """
-    found: dict[str, int] = {}
-    pending = dict(starts)
-    seen = set(pending)
+
+    sessions: dict[str, int]
+    branches: dict[int, BranchRow]
+
+
+def dependants(snapshot: Snapshot, starts: Mapping[int, int]) -> Dependants:
+    """Return who depends on messages: `starts` has their branches, each with its first such seq."""
+    below = {branch.n: branch for branch in snapshot.branches_below(starts)}
+    children: dict[int | None, list[BranchRow]] = {}
+    for branch in below.values():
+        children.setdefault(branch.parent, []).append(branch)
+    firsts: dict[int, int] = {}
+    pending = [(n, first) for n, first in starts.items() if n in below]
     while pending:
-        n, first = pending.popitem()
-        owner = snapshot.find_branch(n)
-        if owner is not None and not owner.purged:
-            found[owner.session_id] = owner.session
-        for branch in snapshot.branches(parent=n):
-            if branch.fork_seq >= first and branch.n not in seen:
-                seen.add(branch.n)
-                pending[branch.n] = 0
-    return found
+        n, first = pending.pop()
+        if n not in firsts or first < firsts[n]:
+            firsts[n] = first
+            pending += [(child.n, 0) for child in children.get(n, ()) if child.fork_seq >= first]
+    found = {n: branch for n, branch in below.items() if n in firsts}
+    live = {branch.session_id: branch.session for branch in found.values() if not branch.purged}
+    return Dependants(live, found)
 
 
-def descendants(snapshot: Snapshot, session_id: str) -> Iterator[SessionRow]:
-    """Yield all descendants of a session, purged ones included."""
-    pending, seen = [session_id], {session_id}
-    while pending:
-        for child in snapshot.children(pending.pop()):
-            if child.id not in seen:
-                seen.add(child.id)
-                pending.append(child.id)
-                yield child
+# ---------------------------------------------------------------------------------------- previews
 
 
-def refresh_previews(tx: Transaction, sessions: Iterable[int]) -> None:
+class Erased(msgspec.Struct, frozen=True):
+    """Messages that no preview may show: of a session, or by branch the seqs of some."""
+
+    session: int | None = None
+    seqs: Mapping[int, Collection[int]] = {}
+
+
+def refresh_previews(tx: Transaction, affected: Dependants, erased: Erased) -> None:
     """Recompute previews, so that no list shows erased text. Followers see this as activity."""
-    for session in sessions:
+    previews = _Previews(tx, affected.branches, erased)
+    for session in affected.sessions.values():
         head = find_head(tx, session)
-        tx.put_head(with_preview(head, read_preview(tx, head.branch, head.seq)))
+        if head.branch in affected.branches:
+            head = with_preview(head, previews.read(head.branch, head.seq))
+        tx.put_head(head)
+
+
+def in_portions(affected: Dependants) -> Iterator[Dependants]:
+    """Yield the sessions whose previews one transaction refreshes."""
+    names = list(affected.sessions)
+    for start in range(0, len(names), MAX_PREVIEWS):
+        some = names[start : start + MAX_PREVIEWS]
+        yield Dependants({name: affected.sessions[name] for name in some}, affected.branches)
+
+
+def refresh_portion(portion: Dependants, erased: Erased) -> Operation[list[str]]:
+    """Refresh previews; return the sessions that are still on a branch that was read before."""
+
+    def run(tx: Transaction) -> list[str]:
+        heads = {name: tx.head(n) for name, n in portion.sessions.items()}
+        still = [
+            name
+            for name, head in heads.items()
+            if head is not None and head.branch in portion.branches
+        ]
+        sessions = {name: portion.sessions[name] for name in still}
+        refresh_previews(tx, Dependants(sessions, portion.branches), erased)
+        return still
+
+    return run
+
+
+class _Previews:
+    """The previews of histories that share branches, each message of which is read once."""
+
+    def __init__(
+        self, snapshot: Snapshot, branches: Mapping[int, BranchRow], erased: Erased
+    ) -> None:
+        self._snapshot = snapshot
+        self._branches = branches
+        self._erased = erased
+        self._inherited: dict[int, Preview] = {}  # at the message on which a branch starts
+        self._known: dict[int, tuple[int, Preview]] = {}  # the last seq read of a branch
+
+    def read(self, branch: int, seq: int) -> Preview:
+        """Return the preview of a branch's history up to a message."""
+        way = [branch]
+        while way[-1] not in self._inherited:
+            row = self._branches[way[-1]]
+            if row.parent is None:
+                self._inherited[row.n] = Preview()
+            elif row.parent in self._branches:
+                way.append(row.parent)
+            else:
+                self._inherited[row.n] = read_preview(self._snapshot, row.parent, row.fork_seq)
+        for parent, n in pairwise(reversed(way)):
+            start = self._branches[n].fork_seq
+            self._inherited[n] = self._continue(self._branches[parent], start)
+        return self._continue(self._branches[branch], seq)
+
+    def _continue(self, branch: BranchRow, seq: int) -> Preview:
+        """Return the preview up to a message of a branch whose start is known."""
+        inherited = self._inherited[branch.n]
+        if inherited.rank == RANK_USER or seq == branch.fork_seq:
+            return inherited
+        if branch.session == self._erased.session:
+            return inherited
+        last, shown = self._known.get(branch.n, (branch.fork_seq, inherited))
+        if shown.seq > seq:
+            last, shown = branch.fork_seq, inherited
+        if last < seq:
+            path = (Segment(branch.n, branch.fork_seq + 1, None, branch.session_id),)
+            erased = self._erased.seqs.get(branch.n, ())
+            shown = continue_preview(self._snapshot, path, (last + 1, seq), shown, erased)
+            self._known[branch.n] = seq, shown
+        return shown
 
 
 # --------------------------------------------------------------------------------------- fragments
@@ -112,5 +198,5 @@ def _row_fragments(snapshot: Snapshot, row: MessageRow, limit: int) -> list[byte
     """Return fragments of one message and of its blobs."""
     found = residue.body_fragments(row.body, limit)
     for sha256 in residue.blob_hashes(row.body):
-        found += residue.data_fragments(snapshot.blob(sha256) or b"", limit)
+        found += residue.data_fragments(snapshot.stored_blob(sha256) or b"", limit)
     return residue.sample_evenly(found, limit)

@@ -26,17 +26,16 @@ from holdfast.operations.append import (
     new_tool_row,
     turn_lost_error,
 )
-from holdfast.operations.leases import final_outcome, may_take_over
+from holdfast.operations.leases import final_outcome, lease_end, may_take_over
 from holdfast.operations.token_calibration import LOOKBACK_MESSAGES
-from holdfast.processes import has_given_up, is_alive
+from holdfast.processes import has_given_up, has_same_monotonic_clock, is_alive
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.prefetch import Prefetch, Prefetched
-from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.protocol import Operation, Snapshot, Transaction
 from holdfast.storage.rows import HeadRow, ToolRow, TurnRow
-from holdfast.values import JSON, Holder, Message, Part, Raw, Recovered, Usage
+from holdfast.values import JSON, Holder, Lease, Message, Part, Raw, Recovered, Usage
 
 Ending = Literal["sealed", "cancelled", "failed", "interrupted"]
-_SECOND_US = 1_000_000
 
 
 class OpenedTurn(msgspec.Struct, frozen=True):
@@ -58,19 +57,27 @@ class TurnClaim(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
 
 
-def open_turn(claim: TurnClaim) -> Operation[OpenedTurn]:
-    """Open a turn, first recovering one that a crash left open; `SessionBusy` while one is held."""
+def open_turn(claim: TurnClaim) -> Operation[OpenedTurn | None]:
+    """Open a turn, first recovering one that a crash left open; `SessionBusy` while one is held.
 
-    def run(tx: Transaction) -> OpenedTurn:
+    Run again after it was stored, it returns what was recovered then. `None` means that it only
+    shortened the lease of the turn in its way, and must be run again.
+    """
+    recovered: Recovered | None = None
+
+    def run(tx: Transaction) -> OpenedTurn | None:
+        nonlocal recovered
         head = find_head(tx, claim.session)
-        recovered: Recovered | None = None
+        current = None if head.open_turn is None else tx.turn(claim.session, head.open_turn)
+        if current is not None and current.token == claim.token:
+            return OpenedTurn(current.number, current.started_at, recovered)
+        recovered = None
+        if current is not None and _shorten_lease(tx, current, claim.lease):
+            return None
         if head.open_turn is not None:
-            current = tx.turn(claim.session, head.open_turn)
-            if current is not None and current.token == claim.token:
-                return OpenedTurn(current.number, current.started_at, None)
             recovered = _take_over(tx, head, current)
             head = find_head(tx, claim.session)
-        row = _new_turn(claim, head, tx.now())
+        row = _renewed(tx, _new_turn(claim, head, tx.now()), claim.lease)
         tx.put_turn(row)
         tx.put_head(
             msgspec.structs.replace(
@@ -91,7 +98,7 @@ def _new_turn(claim: TurnClaim, head: HeadRow, now: int) -> TurnRow:
         run_id=claim.run_id,
         model=claim.model,
         holder=claim.holder,
-        lease_until=now + int(claim.lease * _SECOND_US),
+        lease_until=now,
         first_seq=head.seq,
         started_at=now,
         ended_at=None,
@@ -106,11 +113,28 @@ def renew(session: int, turn: int, lease: float) -> Operation[None]:
 
     def run(tx: Transaction) -> None:
         fenced_head(tx, session, turn)
-        row = _require_turn(tx, session, turn)
-        until = tx.now() + int(lease * _SECOND_US)
-        tx.put_turn(msgspec.structs.replace(row, lease_until=until))
+        tx.put_turn(_renewed(tx, _require_turn(tx, session, turn), lease))
 
     return Prefetched(run, Prefetch(session, items=("turn",), turn=turn))
+
+
+def _renewed(tx: Transaction, row: TurnRow, seconds: float) -> TurnRow:
+    """Return a turn that its holder, this process, holds for so many seconds from now."""
+    lease = Lease(seconds, lease_end(tx.monotonic(), seconds))
+    holder = msgspec.structs.replace(row.holder, lease=lease)
+    return msgspec.structs.replace(row, holder=holder, lease_until=lease_end(tx.now(), seconds))
+
+
+def _shorten_lease(tx: Transaction, row: TurnRow, seconds: float) -> bool:
+    """Shorten a lease that ends later than it can; return whether it did: the clock was set back.
+
+    A holder that is alive renews it soon. `seconds` is the length of a lease that does not say.
+    """
+    latest = lease_end(tx.now(), row.holder.lease.seconds if row.holder.lease else seconds)
+    if row.lease_until <= latest:
+        return False
+    tx.put_turn(msgspec.structs.replace(row, lease_until=latest))
+    return True
 
 
 def start_tool(session: int, turn: int, call_id: str) -> Operation[None]:
@@ -180,17 +204,21 @@ def require_free_head(tx: Transaction, head: HeadRow) -> HeadRow:
 def _take_over(tx: Transaction, head: HeadRow, turn: TurnRow | None) -> Recovered:
     if turn is None:
         turn = _placeholder_turn(tx, head)
-    elif not is_abandoned(turn, tx.now()):
+    elif not is_abandoned(tx, turn):
         owner = tx.session(turn.session)
         since = to_datetime(turn.started_at)
         raise SessionBusy(owner.id if owner else "?", turn.holder, since)
     return _settle(tx, head, turn, "interrupted", None)
 
 
-def is_abandoned(turn: TurnRow, now: int) -> bool:
+def is_abandoned(snapshot: Snapshot, turn: TurnRow) -> bool:
     """Return whether an open turn may be taken over: its holder is dead or its lease expired."""
-    alive = False if has_given_up(turn.holder, turn.token) else is_alive(turn.holder)
-    return may_take_over(alive=alive, lease_until=turn.lease_until, now=now)
+    holder = turn.holder
+    alive = False if has_given_up(holder, turn.token) else is_alive(holder)
+    until, now = turn.lease_until, snapshot.now
+    if holder.lease is not None and has_same_monotonic_clock(holder):
+        until, now = holder.lease.until, snapshot.monotonic
+    return may_take_over(alive=alive, lease_until=until, now=now())
 
 
 def _placeholder_turn(tx: Transaction, head: HeadRow) -> TurnRow:

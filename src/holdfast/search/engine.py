@@ -26,16 +26,18 @@ from holdfast.search.manager import IndexManager, NoUsableIndex
 from holdfast.search.match import fits_title, matches, score
 from holdfast.search.protocol import Bounds, Candidate, Chunk, IndexStorage, SearchPrefetch
 from holdfast.search.request import MAX_HITS, Rank, SearchRequest
+from holdfast.search.scan import ScanBudget
 from holdfast.search.snippet import Snippet, snippet
 from holdfast.search.tokenize import parts, words
 from holdfast.search.visibility import Visibility
-from holdfast.storage.ancestry import Path, Segment, is_on_path
+from holdfast.storage.ancestry import Path, Segment
 from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.storage.rows import BranchOwner, MessageRow, SessionRow
 from holdfast.values import Hit, Message, Page
 
 _HOUR_US = 3_600_000_000
 _READ_BATCH = 50
+_SCAN_S = 0.05  # how long a search scans what an index that is catching up lacks
 _MAX_TITLE_WORDS = 50  # in a database query for titles; further words are checked here
 
 
@@ -45,17 +47,31 @@ def search(
     """Return a page of hits.
 
     Query the index, and scan the log for messages that it lacks. An index that is behind is first
-    brought up to date as far as that is quick. Without a usable index, scan the log only.
+    brought up to date as far as that is quick; if it will be soon, only the newest of the messages
+    that it lacks are scanned, and the page has the number of the others. Without a usable index,
+    scan the log only.
     """
-    prefetch = _prefetch(request)
+    prefetch, budget = _prefetch(request), ScanBudget()
+    page: Page[Hit] | None = None
+    searched = 0
     if index.location is not None:
         for caught_up in (False, True):
             with suppress(NoUsableIndex), index.snapshot(prefetch) as (storage, log, behind):
                 if caught_up or not behind:
-                    return _Search(log, storage, request, report, behind=behind).page()
-            if not caught_up:
-                index.catch_up_briefly()
-    return backend.read(lambda log: _Search(log, None, request, report, behind=True).page())
+                    page = _Search(log, storage, request, report, budget, behind=behind).page()
+                    if budget.exceeded:
+                        searched = storage.message_count() + budget.scanned
+            if caught_up or page is not None:
+                break
+            if index.catch_up_briefly():
+                budget = ScanBudget(_SCAN_S)
+    if page is None:
+        return backend.read(
+            lambda log: _Search(log, None, request, report, ScanBudget(), behind=True).page()
+        )
+    if not budget.exceeded:
+        return page
+    return msgspec.structs.replace(page, behind=max(1, index.stored_messages() - searched))
 
 
 def _prefetch(request: SearchRequest) -> SearchPrefetch:
@@ -129,6 +145,7 @@ class _Search:
         storage: IndexStorage | None,
         request: SearchRequest,
         report: DamageCallback,
+        budget: ScanBudget,
         *,
         behind: bool,
     ) -> None:
@@ -144,6 +161,7 @@ class _Search:
         # An index has no punctuation; it helps only if the query has at least one word, too.
         helps = not self._query.needs_scan or any(term.tokens for term in self._query.wanted)
         self._storage = storage if helps else None
+        self._budget = budget if helps else ScanBudget()  # The index will never have the rest.
         self._behind = behind or not helps
         self._rows: dict[tuple[int, int], tuple[str, MessageRow]] = {}
         self._word_scores: dict[tuple[object, int], float] = {}
@@ -272,7 +290,7 @@ class _Search:
         """Return the conditions for the index, with the branches to search if they are known."""
         request, branches = self._request, None
         if self._session is not None:
-            branches = self._branches(self._session)
+            branches = tuple(self._visibility.reach())
         elif request.scopes or request.agents:
             branches = storage.visible_branches(
                 request.scopes, request.agents, all_branches=request.all_branches
@@ -280,10 +298,6 @@ class _Search:
         if branches is None:
             return request.bounds
         return msgspec.structs.replace(request.bounds, branches=branches)
-
-    def _branches(self, session: SessionRow) -> tuple[int, ...]:
-        roots = self._visibility.roots(session)
-        return tuple({part.branch for root in roots for part in self._visibility.path(root)})
 
     def _scan_unindexed(self) -> Iterator[Candidate]:
         request, lasts = self._request, _LastIndexed(self._storage)
@@ -295,8 +309,15 @@ class _Search:
         ):
             for part in scan.unindexed_parts(session, self._visibility, lasts):
                 yield from scan.find_in_segment(
-                    self._snapshot, part, self._query, request.bounds, thinking=request.thinking
+                    self._snapshot,
+                    part,
+                    self._query,
+                    request.bounds,
+                    self._budget,
+                    thinking=request.thinking,
                 )
+                if self._budget.exceeded:
+                    return
 
     def _check_texts(self, found: Iterator[Chunk]) -> Iterator[Candidate]:
         """Check candidates in their texts, for terms that an index of words cannot answer."""
@@ -425,9 +446,8 @@ class _Search:
         The current history is preferred.
         """
         row = self._visibility.session(session)
-        for root in [] if row is None else self._visibility.roots(row):
-            path = self._visibility.path(root)
-            if is_on_path(path, branch, seq):
-                end = self._visibility.branch(root)
-                return path, seq if end is None else end.last_seq
-        return self._snapshot.path(branch), seq
+        root = None if row is None else self._visibility.root_showing(row, branch, seq)
+        if root is None:
+            return self._snapshot.path(branch), seq
+        end = self._visibility.branch(root)
+        return self._snapshot.path(root), seq if end is None else end.last_seq

@@ -21,6 +21,7 @@ from holdfast.search.protocol import (
     Anchor,
     Bounds,
     Chunk,
+    IndexBusy,
     IndexedMessage,
     IndexInvalid,
     IndexReplaced,
@@ -34,12 +35,13 @@ from holdfast.storage.ancestry import Segment
 from holdfast.storage.index_tables import IndexFileHost
 from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.storage.sqlite import location
-from holdfast.storage.sqlite.connection import MovedProbe
+from holdfast.storage.sqlite.open_files import OpenFiles
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
 _WIPE_TIMEOUT_S: Final = 1.0
 _ATTEMPTS: Final = 3
+_MAX_WAL_BYTES: Final = 16_000_000  # before a write; one write adds about as much as its text
 
 _STATE_NAMES: Final = ("stamp", "activity", "erasures", "anchor")
 _STATE: Final = f"SELECT name, value FROM meta WHERE name IN {_STATE_NAMES}"  # noqa: S608 - ours
@@ -64,7 +66,9 @@ def index_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (apsw.BusyError, apsw.FullError) as error:
+    except apsw.BusyError as error:
+        raise IndexBusy(str(error)) from error
+    except (apsw.FullError, apsw.CantOpenError) as error:  # Too many open files, say.
         raise IndexUnavailable(str(error)) from error
     except (apsw.Error, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise IndexInvalid(f"{type(error).__name__}: {error}") from error
@@ -111,9 +115,10 @@ class IndexFile:
             self._connection = index_file.connect(path, readonly=readonly)
         try:
             with index_errors():
-                self._probe = MovedProbe(self._connection)
                 self._connection.register_fts5_function("counts", _count_phrases)
             self._refuse_other_version()
+            with index_errors():
+                self._files = OpenFiles(self._connection)  # The first read opened all of them.
         except (IndexInvalid, IndexUnavailable):
             self._connection.close(force=True)
             raise
@@ -140,9 +145,9 @@ class IndexFile:
         self._connection.set_busy_timeout(int(seconds * 1000))
 
     def moved(self) -> bool:
-        """True if the file was deleted or replaced."""
+        """True if the file was deleted or replaced, or is being deleted: its WAL goes first."""
         with index_errors():
-            return self._probe.moved()
+            return self._files.moved() is not None
 
     @contextmanager
     def reading(self, prefetch: SearchPrefetch | None = None) -> Iterator[None]:  # noqa: ARG002 - reads are local
@@ -152,6 +157,9 @@ class IndexFile:
             self._state = self._read_state()  # The snapshot is that of the first read.
             self._refuse_moved()
             yield
+        except IndexInvalid:
+            self._refuse_moved()  # A file that is being deleted is overwritten first.
+            raise
         finally:
             self._state = None
             self._end("ROLLBACK")
@@ -159,6 +167,7 @@ class IndexFile:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Run the block as one write transaction; it excludes other writers."""
+        self._bound_wal()
         self._execute("BEGIN IMMEDIATE")
         try:
             self._refuse_moved()
@@ -188,6 +197,17 @@ class IndexFile:
     ) -> tuple[int, ...] | None:
         """Return None: here it is fast to find the session that shows a message."""
         return None
+
+    def _bound_wal(self) -> None:
+        """Truncate the WAL if it is large; raise `IndexBusy` if readers prevent it.
+
+        SQLite by itself never waits for readers: searches in a row would make the WAL grow for as
+        long as messages are added.
+        """
+        with index_errors():
+            large = location.wal_size(self.path) > _MAX_WAL_BYTES
+            if large and not index_file.truncate_wal(self._connection):
+                raise IndexBusy("searches of other connections keep its WAL from being truncated")
 
     def _refuse_moved(self) -> None:
         if self.moved():
@@ -266,8 +286,14 @@ class IndexFile:
     @index_errors()
     def problems(self) -> list[str]:
         """Read the whole file and return what is wrong with it."""
+        # A query makes FTS5 read its list of segments again; the check alone takes the list that
+        # this connection read last for the current one, and reports the segments that are gone.
+        self._connection.execute("SELECT rowid FROM found WHERE found MATCH '\"\"'").fetchall()
         found = [row[0] for row in self._connection.execute("PRAGMA integrity_check(5)")]
-        return [] if found == ["ok"] else [str(problem) for problem in found]
+        if found == ["ok"]:
+            return []
+        self._refuse_moved()
+        return [str(problem) for problem in found]
 
     def message_count(self) -> int:
         """Return the number of indexed messages."""

@@ -20,11 +20,17 @@ from holdfast.search.document import Document, document
 from holdfast.search.protocol import Anchor, IndexedMessage, IndexStorage
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Backend, Snapshot
-from holdfast.storage.rows import MessageRow, SessionFilter, SessionRow, UnreadableSession
+from holdfast.storage.rows import (
+    BranchRow,
+    MessageRow,
+    SessionFilter,
+    SessionRow,
+    UnreadableSession,
+)
 from holdfast.values import Message
 
 _STEP_MESSAGES = 500
-_STEP_TEXT = 4_000_000
+_STEP_TEXT = 200_000  # characters: a search may have to wait for one step
 _STEP_SESSIONS = 50
 _UNREADABLE = frozenset({"erased", "damaged"})
 
@@ -122,12 +128,16 @@ def _gather(snapshot: Snapshot, storage: IndexStorage, activity: int) -> Step:
                 return gathered
             last = min(segment.last or 0, segment.first + room - 1)
             part = Segment(segment.branch, segment.first, last, segment.session_id)
-            run = list(read_segment(snapshot, part))
+            run: list[IndexedMessage] = []
+            for doc in read_segment(snapshot, part):
+                run.append(doc)
+                text -= len(doc.document.text)
+                if text <= 0:
+                    break
             gathered.runs.append(run)
-            lasts[part.branch] = last
+            lasts[part.branch] = run[-1].seq
             room -= len(run)
-            text -= sum(len(doc.document.text) for doc in run)
-            if last != segment.last:
+            if run[-1].seq != segment.last:
                 gathered.complete = False
                 return gathered
         gathered.activity = number
@@ -156,12 +166,32 @@ def unindexed_segments(
     own = {branch.n for branch in branches}
     for branch in branches:
         if branch.parent is not None and branch.parent not in own:
-            for segment in snapshot.path(branch.n)[:-1]:
+            for segment in _inherited(snapshot, branch, last):
                 yield from _unindexed_part(segment, last(segment.branch))
         whole = Segment(branch.n, branch.fork_seq + 1, branch.last_seq, branch.session_id)
         if last(branch.n) > branch.last_seq:
             raise IndexStale("the log has fewer messages than it had")
         yield from _unindexed_part(whole, last(branch.n))
+
+
+def _inherited(
+    snapshot: Snapshot, branch: BranchRow, last: Callable[[int], int]
+) -> Iterator[Segment]:
+    """Yield the segments that a branch inherits, oldest first, from the first to be indexed.
+
+    Whatever comes before an indexed message in its history was indexed before it.
+    """
+    found: list[Segment] = []
+    parent, end = branch.parent, branch.fork_seq
+    while parent is not None and end:
+        row = snapshot.find_branch(parent)
+        if row is None:
+            raise Damaged(f"branch {parent} is missing; run store.verify().")
+        found.append(Segment(row.n, row.fork_seq + 1, end, row.session_id))
+        if last(row.n) > row.fork_seq:
+            break
+        parent, end = row.parent, min(end, row.fork_seq)
+    yield from reversed(found)
 
 
 def _unindexed_part(segment: Segment, indexed: int) -> Iterator[Segment]:

@@ -7,11 +7,13 @@ in a file or in tables.
 
 There are two connections, a reader and a writer, so that searches continue while a background
 thread catches up. The thread is started by a search that finds the index far behind, and ends when
-the index is complete; appends never start it.
+the index is complete; appends never start it. It pauses while a search runs, so that no search
+competes with it for the interpreter.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -19,6 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from typing import Final, NamedTuple, TypeVar
 
 from holdfast.errors import HoldfastError
@@ -28,6 +31,7 @@ from holdfast.search.index_erasure import Eraser
 from holdfast.search.indexer import IndexStale
 from holdfast.search.protocol import (
     BUSY_TIMEOUT_S,
+    IndexBusy,
     IndexInvalid,
     IndexLocation,
     IndexReplaced,
@@ -46,10 +50,22 @@ _log = logging.getLogger("holdfast")
 _live: weakref.WeakSet[IndexManager] = weakref.WeakSet()
 _forking: list[IndexManager] = []
 # How long a search may bring the index up to date before it queries it.
-_QUICK_CATCH_UP_S: Final = 0.25
+_QUICK_CATCH_UP_S: Final = 0.1
+_PATIENCE_S: Final = 1.0  # how long one step waits for other connections, if no search waits for it
+_MAX_PAUSE_S: Final = 0.1  # how long the background thread pauses for searches after each step
 _LOCK_TIMEOUT_S: Final = 5.0  # how long an erasure waits for other writers, and a fork for searches
 _MAX_FAILURES: Final = 3
+_PASSING: Final = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM}
 _INDEX_ERRORS: Final = (IndexInvalid, IndexUnavailable, IndexStale, OSError)
+
+
+class _Step(Enum):
+    """What came of a step of the indexer."""
+
+    COMPLETE = auto()  # nothing is missing now
+    INCOMPLETE = auto()
+    BUSY = auto()  # another connection prevents it, probably another process that indexes
+    FAILED = auto()
 
 
 class NoUsableIndex(Exception):
@@ -91,6 +107,7 @@ class IndexManager:
         self._stop = threading.Event()
         self._failures = 0
         self._suspect = False
+        self._stored_messages: int | None = None
         self._held_locks: list[threading.Lock] = []
 
     @property
@@ -143,19 +160,34 @@ class IndexManager:
         stopped = self._failures >= _MAX_FAILURES or self._stop.is_set()
         return not stopped and not self._backend.readonly and self.location is not None
 
-    def catch_up_briefly(self) -> None:
-        """Index new messages for a short time, and start a background thread for the rest."""
-        if not self._can_write or not self._write_lock.acquire(blocking=False):
-            return  # Another thread is indexing; the search scans what is missing.
+    def catch_up_briefly(self) -> bool:
+        """Index new messages for a short time, and start a background thread for the rest.
+
+        Return True if what is still missing is being indexed, here or by another process.
+        """
+        if not self._can_write:
+            return False
+        if self._is_catching_up or not self._write_lock.acquire(blocking=False):
+            return True
         try:
             until = time.monotonic() + _QUICK_CATCH_UP_S
-            complete = self._step()
-            while complete is False and time.monotonic() < until:
-                complete = self._step()
+            step = self._step()
+            while step is _Step.INCOMPLETE and time.monotonic() < until:
+                step = self._step()
         finally:
             self._write_lock.release()
-        if complete is False:
+        if step in {_Step.INCOMPLETE, _Step.BUSY}:
             self._start_background()
+        return step is not _Step.FAILED
+
+    def stored_messages(self) -> int:
+        """Return how many messages the log had when the index began to catch up.
+
+        Counting them takes longer than many a search, so they are not counted again until then.
+        """
+        if self._stored_messages is None:
+            self._stored_messages = self._backend.stats().messages
+        return self._stored_messages
 
     def _is_complete(self) -> bool:
         """True if the index lacks nothing; read without taking its writer lock."""
@@ -171,11 +203,12 @@ class IndexManager:
     def catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Index everything that is missing, however long it takes."""
         with self._write_lock:
-            complete: bool | None = self._is_complete()
+            step = _Step.COMPLETE if self._is_complete() else _Step.INCOMPLETE
+        complete = step is _Step.COMPLETE
         total = 0 if complete or progress is None else self._backend.stats().messages
-        while complete is False and self._can_write:
+        while step is _Step.INCOMPLETE and self._can_write:
             with self._write_lock:
-                complete = self._step()
+                step = self._step(_PATIENCE_S)
                 done = self._documents()
             if progress is not None:
                 progress(min(done, total), total)
@@ -186,36 +219,41 @@ class IndexManager:
         except (IndexInvalid, IndexUnavailable):  # The next step handles it.
             return 0
 
-    def _step(self) -> bool | None:
-        """Index the next messages. Return True if none are missing now, None if that failed."""
+    def _step(self, timeout_s: float = 0.0) -> _Step:
+        """Index the next messages; wait at most `timeout_s` for other connections."""
         if self._suspect:
             self._discard("a search found it corrupt")
         try:
             storage = self._open_writer(create=True)
             if storage is None:
-                return None
+                return _Step.FAILED
+            storage.set_busy_timeout(timeout_s)
             with storage.writing():
                 complete = indexer.step(self._backend, storage).complete
-        except IndexUnavailable:
-            return None
+        except IndexBusy:
+            return _Step.BUSY
+        except IndexUnavailable as error:
+            _log.info("the search index cannot be written to: %s", error)
+            return _Step.FAILED
         except HoldfastError as error:
             # The log cannot be read: the index is sound, and the search raises the error.
             _log.info("the search index cannot be brought up to date: %s", error)
-            return None
+            return _Step.FAILED
         except IndexReplaced:
             self._failures += 1
             self._close_writer()
-            return False if self._can_write else None
+            return _Step.INCOMPLETE if self._can_write else _Step.FAILED
         except (IndexInvalid, IndexStale) as error:
             self._failures += 1
             self._discard(error)
-            return False if self._can_write else None
+            return _Step.INCOMPLETE if self._can_write else _Step.FAILED
         except OSError as error:
-            self._failures = _MAX_FAILURES
+            if error.errno not in _PASSING:
+                self._failures = _MAX_FAILURES
             _log.info("no search index can be stored: %s", error)
-            return None
+            return _Step.FAILED
         self._failures = 0
-        return complete
+        return _Step.COMPLETE if complete else _Step.INCOMPLETE
 
     def _open_writer(self, *, create: bool) -> IndexStorage | None:
         if self._writer is not None and self._writer.moved():
@@ -244,19 +282,26 @@ class IndexManager:
 
     # -------------------------------------------------------------------------- the background
 
+    @property
+    def _is_catching_up(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def _start_background(self) -> None:
-        if self._thread is not None and self._thread.is_alive():
+        if self._is_catching_up:
             return
+        self._stored_messages = None
         self._thread = threading.Thread(
             target=self._catch_up_in_background, name="holdfast-index", daemon=True
         )
         self._thread.start()
 
     def _catch_up_in_background(self) -> None:
-        complete: bool | None = False
-        while complete is False and self._can_write:
+        step = _Step.INCOMPLETE
+        while step is _Step.INCOMPLETE and self._can_write:
             with self._write_lock:
-                complete = self._step()
+                step = self._step(_PATIENCE_S)
+            if self._read_lock.acquire(timeout=_MAX_PAUSE_S):  # A search holds it while it runs.
+                self._read_lock.release()
 
     def close(self) -> None:
         """Stop the background thread and close both connections."""
@@ -345,7 +390,7 @@ class IndexManager:
         return found or IndexStatus(state="missing", path=location.label, behind=stored)
 
     def _read_with_retry(self, read: Callable[[IndexStorage], T]) -> T | None:
-        """Read the index, a second time if it was unavailable (say, the connection was lost)."""
+        """Read the index, a second time if it was unavailable or replaced meanwhile."""
         for last in (False, True):
             try:
                 storage = self._open_reader()
@@ -353,7 +398,7 @@ class IndexManager:
                     return None
                 with storage.reading():
                     return read(storage)
-            except IndexUnavailable:
+            except (IndexUnavailable, IndexReplaced):
                 self._close_reader()
                 if last:
                     raise
@@ -387,12 +432,26 @@ class IndexManager:
 
     def check(self) -> list[str]:
         """Read the whole index, compare it with the log, and return what is wrong with it."""
-        with self._read_lock:
-            try:
-                return self._read_with_retry(self._problems) or []
-            except _INDEX_ERRORS as error:
-                self._close_reader()
-                return [f"the index cannot be used: {error}"]
+        problems: list[str] = []
+        for last in (False, True):
+            with self._read_lock:
+                try:
+                    return self._read_with_retry(self._problems) or []
+                except _INDEX_ERRORS as error:
+                    self._close_reader()
+                    problems = [f"the index cannot be used: {error}"]
+            if not last:
+                self._await_erasure()
+        return problems
+
+    def _await_erasure(self) -> None:
+        """Wait for an erasure that is under way: it makes the index stale, or overwrites it."""
+        with self._write_lock, suppress(*_INDEX_ERRORS):
+            storage = None if self._backend.readonly else self._open_writer(create=False)
+            if storage is not None:
+                storage.set_busy_timeout(_LOCK_TIMEOUT_S)
+                with storage.writing():
+                    pass  # Its lock was all that was needed.
 
     def _problems(self, storage: IndexStorage) -> list[str]:
         counts = storage.counts_by_branch()

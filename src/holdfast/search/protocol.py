@@ -20,7 +20,7 @@ from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.values import Role
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-BUSY_TIMEOUT_S: Final = 0.1  # how long to wait for another writer's lock
+BUSY_TIMEOUT_S: Final = 0.1  # how long to wait for another connection's lock
 UNSEARCHABLE_LENGTH: Final = -1  # stored as the length of a message that no search may find
 _ID_HASH_BYTES: Final = 6
 
@@ -34,7 +34,11 @@ class IndexReplaced(IndexInvalid):
 
 
 class IndexUnavailable(Exception):
-    """The index cannot be used now: another writer has it, or the disk is full."""
+    """The index cannot be used now: it cannot be opened, or the disk is full."""
+
+
+class IndexBusy(IndexUnavailable):
+    """Another connection keeps the index from being written to: a writer, or readers of its WAL."""
 
 
 class IndexedMessage(msgspec.Struct, frozen=True, gc=False):

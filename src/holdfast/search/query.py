@@ -178,7 +178,7 @@ def _term(raw: str, *, excluded: bool = False, starred: bool = False) -> Term:
     prefix = starred and bool(found) and found[-1][2] == len(raw)
     raw = f"{raw}*" if starred and not prefix else raw
     tokens = tuple(token for token, _, _ in found)
-    inner = tuple(parts(raw)) if len(tokens) == 1 else ()
+    inner = tuple(parts(raw)[:-1]) if len(tokens) == 1 else ()  # without `NAME_END`
     return Term(tokens, prefix, excluded, raw, inner)
 
 

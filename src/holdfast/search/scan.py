@@ -2,12 +2,15 @@
 
 Sessions are scanned by activity, newest first, and each from its end, so the messages that were
 written last are found first. Only visible messages are read, and none twice. A message is decoded
-only if its stored bytes may contain the wanted words.
+only if its stored bytes may contain the wanted words. While the index is catching up, only as much
+is scanned as the budget of a search allows.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Callable, Iterator
 
 from holdfast.operations.history import DamageCallback
@@ -22,7 +25,24 @@ from holdfast.storage.rows import MessageRow, SessionFilter, SessionRow, Unreada
 from holdfast.values import Damage
 
 _PAGE = 200
+_MIN_SCANNED = 500  # messages that are scanned however long it takes
 _LETTERS = re.compile("[a-z]+")
+
+
+class ScanBudget:
+    """How long a search may scan. What was written last is scanned in any case."""
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self._until = time.monotonic() + seconds
+        self.scanned = 0
+        self.exceeded = False
+
+    def spend(self, messages: int) -> bool:
+        """Count messages that are to be scanned next; False if there is no time for them."""
+        self.exceeded = self.scanned >= _MIN_SCANNED and time.monotonic() >= self._until
+        if not self.exceeded:
+            self.scanned += messages
+        return not self.exceeded
 
 
 def recent_sessions(
@@ -55,23 +75,29 @@ def unindexed_parts(
 
     `lasts` has the last indexed or scanned seq of each branch, and is updated.
     """
-    for root in views.roots(session):
-        end = views.branch_end(session, root)
-        for segment in reversed(views.path(root)):
-            last = end if segment.last is None else segment.last
-            first = max(segment.first, lasts[segment.branch] + 1)
-            if first <= last:
-                lasts[segment.branch] = last
-                yield Segment(segment.branch, first, last, segment.session_id)
+    for segment in views.new_segments(session):
+        last = segment.last or 0
+        first = max(segment.first, lasts[segment.branch] + 1)
+        if first <= last:
+            lasts[segment.branch] = last
+            yield Segment(segment.branch, first, last, segment.session_id)
 
 
 def find_in_segment(
-    snapshot: Snapshot, segment: Segment, query: Query, bounds: Bounds, *, thinking: bool
+    snapshot: Snapshot,
+    segment: Segment,
+    query: Query,
+    bounds: Bounds,
+    budget: ScanBudget,
+    *,
+    thinking: bool,
 ) -> Iterator[Candidate]:
-    """Yield the messages of a segment that match, the last one first."""
+    """Yield the messages of a segment that match, the last one first, as the budget allows."""
     may_match = prefilter(query)
     for last in range(segment.last or 0, segment.first - 1, -_PAGE):
         first = max(segment.first, last - _PAGE + 1)
+        if not budget.spend(last - first + 1):
+            return
         part = Segment(segment.branch, first, last, segment.session_id)
         for owner, rows in snapshot.messages([part]):
             for row in reversed(rows):

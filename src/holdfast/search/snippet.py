@@ -183,7 +183,7 @@ class _TracedText:
             yield from _find_literal(self._text, " ".join(term.raw.split()))
             return
         yield from self._words.find(term.tokens, prefix=term.prefix, many=self._many)
-        if self._many or term.prefix or self._words.may_be_within(term.tokens[0]):
+        if self._many or term.prefix or any(map(self._words.may_be_within, term.tokens)):
             yield from self._parts.find(term.tokens, prefix=term.prefix)
         if term.parts:
             yield from self._parts.find(term.parts, prefix=term.prefix)

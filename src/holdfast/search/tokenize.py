@@ -7,8 +7,8 @@ A word is a run of letters and digits, folded (see `fold`). Everything else sepa
   as in `# Title` or `a + b`, they are ignored: a heading is found without its `#`.
 - A symbol or an emoji is a word by itself, and so is every character of a script that is written
   without spaces. They are found from one character up, and as phrases.
-- The `T` between day and hour is a separator: `2026-01-31T10:00` is found by its date. So are the
-  escape sequences by which programs colour their output.
+- The `T` and the `Z` of a time are separators: `2026-01-31T10:00Z` is found by its date, and with
+  or without its `Z`. So are the escape sequences by which programs colour their output.
 - A run of more than 64 characters is cut into adjacent words of 64.
 
 A query is split the same way; its words match where they are adjacent in the text, in the same
@@ -16,9 +16,11 @@ order. Tokenizing depends only on neighbouring characters, so any piece of a tex
 ends with whole words is found in it.
 
 Names consist of words, too: the *parts* of `getUserName` are `get user name`, those of
-`HTTPServer2` are `http server 2`. They are stored separately from the words of a text, in the same
-order, and only for words that have parts. Hexadecimal digits, and strings that break into many tiny
-pieces (base64), do not count as names and have none.
+`HTTPServer2` are `http server 2`. Words that `. _ - :` join to a name are parts of it: those of
+`v3.14.1` are `v 3 14 1`, so that `3.14.1` finds it. Parts are stored separately from the words of a
+text, in the same order, and each name ends with `NAME_END`: no phrase reaches from one into the
+next. Hexadecimal digits, and strings that break into many tiny pieces (base64), do not count as
+names and have none.
 
 Tokens contain nothing but `a-z`, `0-9`, `+#%$` and characters outside ASCII.
 """
@@ -43,15 +45,21 @@ from holdfast.search.fold import (
 
 MAX_TOKEN_CHARS: Final = 64
 # An index that was built with another version has other tokens and must be rebuilt.
-VERSION: Final = f"1/{unicodedata.unidata_version}"
+VERSION: Final = f"2/{unicodedata.unidata_version}"
+
+# The last part of every name. No text has this token: private characters separate words.
+NAME_END: Final = "\ue000"
 
 Span: TypeAlias = tuple[str, int, int]
 
 _SYMBOLS: Final = "+#%$"
+_JOINTS: Final = "._:-"  # join words to a name
 _UPPER: Final = "A-Z\u0391-\u03a9\u0400-\u042f"  # Latin, Greek, Cyrillic
 _OTHER: Final = "a-z\x80-\u0390\u03aa-\u03ff\u0430-\U0010ffff"
 
-_TIME_SEPARATOR: Final = re.compile(r"T(?<=[0-9]{2}T)(?=[0-9]{2})")
+_TIME_SEPARATOR: Final = re.compile(
+    r"T(?<=[0-9]{2}T)(?=[0-9]{2})|Z(?<=[0-9]{2}Z)(?![A-Za-z0-9\x80-\U0010ffff])"
+)
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 _TOKEN: Final = re.compile(
     rf"[a-z0-9\x80-\U0010ffff]{{1,{MAX_TOKEN_CHARS}}}|[{_SYMBOLS}]{{1,{MAX_TOKEN_CHARS}}}"
@@ -66,14 +74,15 @@ _PIECE: Final = re.compile(
     f"[{_UPPER}]{{2,}}s(?![{_OTHER}])"  # IDs, URLs
     f"|[{_UPPER}]+(?![{_OTHER}])|[{_UPPER}]?[{_OTHER}]+|[0-9]+"
 )
-# The end of an ISO time, and hexadecimal strings that alternate between letters and digits.
-_TIME: Final = r"[0-9]+Z"
+_JOINED_WORD: Final = re.compile(f"[^{_JOINTS}]+")
+# Hexadecimal strings that alternate between letters and digits.
 _HASH: Final = r"(?:[0-9]+[{0}]+[0-9]|[{0}]+[0-9]+[{0}])[0-9{0}]*"
-_NOT_A_NAME: Final = re.compile(f"{_TIME}|{_HASH.format('a-f')}|{_HASH.format('A-F')}")
+_NOT_A_NAME: Final = re.compile(f"{_HASH.format('a-f')}|{_HASH.format('A-F')}")
 _CHARACTER: Final = re.compile(rf"[\x00-\x7f]+|{JOINED}|[\s\S]")
 _LONE_SYMBOLS: Final = re.compile(rf"(?<![^ ])[{_SYMBOLS}]+(?![^ ])")
 _LONG: Final = re.compile(f" [^ ]{{{MAX_TOKEN_CHARS + 1}}}")
 _MAX_TINY_PIECES: Final = 3
+_MAX_CACHED_CHARS: Final = 256
 _MIN_AVERAGE_PIECE: Final = 2  # average length of more pieces, to be a name
 
 
@@ -84,7 +93,7 @@ def _table(kept: str, *, lower: bool) -> bytes:
 
 
 _WORDS: Final = _table(_SYMBOLS, lower=True)
-_NAMES: Final = _table("", lower=False)
+_NAMES: Final = _table(_JOINTS, lower=False)
 
 
 def words(text: str) -> list[str]:
@@ -115,7 +124,7 @@ def _separated(text: str, table: bytes) -> str:
 
 
 def _blank_escapes(text: str) -> str:
-    """Replace escape sequences and the `T` of times by as many spaces."""
+    """Replace escape sequences and the letters of times by as many spaces."""
     return _ESCAPE.sub(_spaces, _TIME_SEPARATOR.sub(" ", text))
 
 
@@ -124,21 +133,45 @@ def _spaces(found: re.Match[str]) -> str:
 
 
 def parts(text: str) -> list[str]:
-    """Return the parts of the names in a text, in order."""
+    """Return the parts of the names in a text, in order; each name ends with `NAME_END`."""
     names = _names(_separated(fold_preserving_case(text), _NAMES))
-    return [piece for _, name in names for piece, _, _ in _pieces(name)]
+    return [piece for _, name in names for piece, _, _ in _joined_pieces(name)]
 
 
 def _names(separated: str) -> Iterator[tuple[int, str]]:
-    """Yield the words that may have parts, and their positions; others are skipped quickly."""
+    """Yield the joined words that may have parts, and their positions; skip others quickly."""
     seam = _CASE_BOUNDARY.search(separated)
     while seam is not None:
         start = separated.rfind(" ", 0, seam.start()) + 1
         end = separated.find(" ", seam.end())
         end = end if end >= 0 else len(separated)
-        if end - start <= MAX_TOKEN_CHARS:
-            yield start, separated[start:end]
+        yield start, separated[start:end]
         seam = _CASE_BOUNDARY.search(separated, end)
+
+
+def _joined_pieces(joined: str) -> tuple[Span, ...]:
+    """Return the parts of words that are joined; none if no word of them is a name."""
+    return (_cached_pieces if len(joined) <= _MAX_CACHED_CHARS else _split_joined)(joined)
+
+
+def _split_joined(joined: str) -> tuple[Span, ...]:
+    words = [word for word in _JOINED_WORD.finditer(joined) if len(word[0]) <= MAX_TOKEN_CHARS]
+    if not any(_pieces(word[0]) for word in words):
+        return ()
+    found = [
+        (piece, word.start() + start, word.start() + end)
+        for word in words
+        for piece, start, end in _pieces(word[0]) or _whole(word[0])
+    ]
+    return (*found, (NAME_END, found[-1][2] - 1, found[-1][2]))
+
+
+_cached_pieces = lru_cache(maxsize=16_384)(_split_joined)
+
+
+def _whole(word: str) -> tuple[Span, ...]:
+    """Return a word as its only part; none if it breaks into pieces without being a name."""
+    return () if _CASE_BOUNDARY.search(word) else ((word.casefold(), 0, len(word)),)
 
 
 @lru_cache(maxsize=1_024)
@@ -183,7 +216,7 @@ def traced_parts(text: str) -> TracedTokens:
     found = [
         (piece, at + start, at + end)
         for at, name in _names(separated)
-        for piece, start, end in _pieces(name)
+        for piece, start, end in _joined_pieces(name)
     ]
     return TracedTokens(text, separated, _LENGTHS_IN_CASE, found)
 

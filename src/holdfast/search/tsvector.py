@@ -27,6 +27,7 @@ from holdfast.search.protocol import (
     Anchor,
     Bounds,
     Chunk,
+    IndexBusy,
     IndexedMessage,
     IndexInvalid,
     IndexReplaced,
@@ -75,7 +76,9 @@ def index_errors() -> Iterator[None]:
     """Translate the database's errors into those of an index: none may pass for the log's."""
     try:
         yield
-    except (StoreUnavailable, StoreFull) as error:
+    except StoreUnavailable as error:
+        raise IndexBusy(str(error)) from error
+    except StoreFull as error:
         raise IndexUnavailable(str(error)) from error
     except HoldfastError as error:  # The tables are damaged, or have a number twice.
         raise IndexInvalid(str(error)) from error

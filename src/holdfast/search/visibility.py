@@ -4,20 +4,27 @@ A message is on a branch. It is visible in a session whose history contains it: 
 or with `all_branches` that of any branch the session ever had. A session in the trash and a purged
 one show nothing, but their forks do. Of the sessions that pass the filters, the one that wrote a
 message is returned if it shows it, else the youngest fork that does.
+
+Chains of forks may be long, so no history is read from end to start for each session of a chain:
+what is known of a branch is derived from what is known of the branches that start on it, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import TypeVar
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Container, Iterator
+from typing import Final, TypeVar
 
 from holdfast.errors import Damaged
-from holdfast.storage.ancestry import Path
+from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Snapshot
 from holdfast.storage.rows import BranchOwner, BranchRow, HeadRow, SessionRow
 
 T = TypeVar("T")
-_SHARING_RELATIONS = frozenset({"fork", "continue"})
+Viewer = tuple[int, SessionRow]  # a session that shows a branch, after the last seq that it shows
+_SHARING_RELATIONS: Final = frozenset({"fork", "continue"})
+_TO_THE_END: Final = sys.maxsize
 
 
 class Visibility:
@@ -39,11 +46,13 @@ class Visibility:
         self._branches: dict[int, BranchRow | None] = {}
         self._sessions: dict[int, SessionRow | None] = {}
         self._heads: dict[int, HeadRow | None] = {}
-        self._reach: dict[int, dict[int, int | None]] = {}
-        self._forks: dict[int, list[tuple[int | None, SessionRow]]] = {}
+        self._reach: dict[int, int] | None = None
+        self._children: dict[int, list[BranchRow]] = {}
+        self._own_lasts: dict[int, int] = {}
+        self._viewers: dict[int, list[Viewer]] = {}
+        self._walked: dict[int, int] = {}
         self._wanted_cache: dict[int, bool] = {}
-        self._hidden: set[int] = set()  # Branches that no wanted session shows.
-        self._roots: dict[int, list[int]] = {}
+        self._roots: dict[int, dict[int, None]] = {}
         self._lineages: dict[str, str] = {}
 
     def owners_on_branch(self, branches: Collection[int]) -> dict[int, BranchOwner | None]:
@@ -66,22 +75,15 @@ class Visibility:
     def visible_in(self, branch: int, seq: int) -> SessionRow | None:
         """Return the session that shows a message; None if no wanted one does."""
         if self.only is not None:
-            shows = self._is_wanted(self.only) and self._shows(self.only, branch, seq)
+            shows = self._is_wanted(self.only) and seq <= self.reach().get(branch, 0)
             return self.only if shows else None
-        if branch in self._hidden:
-            return None
         row = self.branch(branch)
         if row is None:
             return None
         owner = None if row.purged else self.session(row.session)
-        wanted = owner is not None and self._is_wanted(owner)
-        if owner is not None and wanted and self._shows(owner, branch, seq):
+        if owner is not None and self._is_wanted(owner) and seq <= self._own_last(branch, owner):
             return owner
-        shown_on = self._sessions_showing(branch)
-        if not wanted and not shown_on:
-            self._hidden.add(branch)
-        showing = [fork for upto, fork in shown_on if upto is None or seq <= upto]
-        return max(showing, key=lambda fork: fork.n, default=None)
+        return self._youngest_viewer(branch, seq)
 
     def _is_wanted(self, session: SessionRow | BranchOwner) -> bool:
         known = self._wanted_cache.get(session.n)
@@ -94,10 +96,6 @@ class Visibility:
         if n not in self._branches:
             self._branches[n] = _skip_damage(lambda: self._snapshot.find_branch(n), None)
         return self._branches[n]
-
-    def path(self, branch: int) -> Path:
-        """Return the segments of a branch's history; none if it is damaged."""
-        return _skip_damage(lambda: self._snapshot.path(branch), ())
 
     def session(self, n: int) -> SessionRow | None:
         """Return a session that may show messages; None if it is trashed, gone or damaged."""
@@ -125,32 +123,11 @@ class Visibility:
         self.session(session.n)
         return self._heads[session.n]
 
-    def _shows(self, session: SessionRow, branch: int, seq: int) -> bool:
-        last = self._reach_of(session).get(branch, 0)
-        return last is None or seq <= last
-
-    def _reach_of(self, session: SessionRow) -> dict[int, int | None]:
-        reach = self._reach.get(session.n)
-        if reach is None:
-            reach = self._reach[session.n] = self._read_reach(session)
-        return reach
-
-    def _read_reach(self, session: SessionRow) -> dict[int, int | None]:
-        """Return the last seq that a session shows, by branch; None means to the end."""
-        reach: dict[int, int | None] = {}
-        for branch in self.roots(session):
-            for segment in self.path(branch):
-                far = reach.get(segment.branch, 0)
-                if far is not None:
-                    far = None if segment.last is None else max(far, segment.last)
-                reach[segment.branch] = far
-        return reach
-
-    def roots(self, session: SessionRow) -> list[int]:
+    def roots(self, session: SessionRow) -> Collection[int]:
         """Return the branches whose histories a session shows, newest first."""
         known = self._roots.get(session.n)
         if known is None:
-            known = self._roots[session.n] = self._find_roots(session)
+            known = self._roots[session.n] = dict.fromkeys(self._find_roots(session))
         return known
 
     def _find_roots(self, session: SessionRow) -> list[int]:
@@ -162,30 +139,120 @@ class Visibility:
         branches: list[BranchRow] = _skip_damage(
             lambda: self._snapshot.branches(session=session.n), []
         )
+        self._branches.update((branch.n, branch) for branch in branches)
         return [branch.n for branch in reversed(branches)]
 
-    def _sessions_showing(self, branch: int) -> list[tuple[int | None, SessionRow]]:
-        """Return the sessions that show a branch, each with the last seq that it shows."""
-        known = self._forks.get(branch)
-        if known is None:
-            known = self._forks[branch] = list(self._walk_forks(branch))
-        return known
+    # ------------------------------------------------------------------------- from a session up
 
-    def _walk_forks(self, branch: int) -> Iterator[tuple[int | None, SessionRow]]:
-        pending: list[tuple[int, int | None]] = [(branch, None)]
+    def reach(self) -> dict[int, int]:
+        """Return the branches that the only session shows, each with the last seq shown."""
+        if self._reach is None:
+            self._reach = {}
+            for root in () if self.only is None else self.roots(self.only):
+                for _ in self._climb(root, _TO_THE_END, self._reach):
+                    pass
+        return self._reach
+
+    def root_showing(self, session: SessionRow, branch: int, seq: int) -> int | None:
+        """Return the newest of a session's branches in whose history a message is."""
+        walked: dict[int, int] = {}
+        for root in self.roots(session):
+            for row, last in self._climb(root, _TO_THE_END, walked):
+                if row.n == branch and seq <= last:
+                    return root
+        return None
+
+    def new_segments(self, session: SessionRow) -> Iterator[Segment]:
+        """Yield the segments of a session's histories, newest first, unless yielded before."""
+        for root in self.roots(session):
+            for row, last in self._climb(root, self.branch_end(session, root), self._walked):
+                if row.fork_seq < last:
+                    yield Segment(row.n, row.fork_seq + 1, last, row.session_id)
+
+    def _climb(
+        self, branch: int, last: int, walked: dict[int, int]
+    ) -> Iterator[tuple[BranchRow, int]]:
+        """Yield the branches of a history, newest first, each with its last seq there.
+
+        Stop at a branch from which a climb went on before, as far as this one: `walked` has the
+        last seq of each, and is updated.
+        """
+        current: int | None = branch
+        while current is not None and walked.get(current, 0) < last:
+            walked[current] = last
+            row = self.branch(current)
+            if row is None:
+                return
+            yield row, last
+            current, last = row.parent, min(last, row.fork_seq)
+
+    # ------------------------------------------------------------------------ from a branch down
+
+    def _own_last(self, branch: int, owner: SessionRow) -> int:
+        """Return the last seq of a branch that the session it belongs to shows; 0 for none."""
+        roots, known = self.roots(owner), self._own_lasts
+        for n in self._unknown_below(branch, known, owner.n):
+            lasts = [
+                min(known[child.n], child.fork_seq)
+                for child in self._children_of(n)
+                if child.session == owner.n
+            ]
+            known[n] = _TO_THE_END if n in roots else max(lasts, default=0)
+        return known[branch]
+
+    def _youngest_viewer(self, branch: int, seq: int) -> SessionRow | None:
+        """Return the youngest wanted session that shows a message."""
+        for n in self._unknown_below(branch, self._viewers, None):
+            self._viewers[n] = self._find_viewers(n)
+        viewers = self._viewers[branch]
+        count = bisect_right(viewers, -seq, key=lambda viewer: -viewer[0])
+        return viewers[count - 1][1] if count else None
+
+    def _find_viewers(self, branch: int) -> list[Viewer]:
+        """Return the sessions that show a branch, each younger than all that show more of it.
+
+        A branch starts after the start of its parent, so of all that show a child only one is
+        among the viewers of its parent.
+        """
+        found: list[Viewer] = []
+        row = self.branch(branch)
+        owner = None if row is None or row.purged else self.session(row.session)
+        if owner is not None and self._is_wanted(owner) and branch in self.roots(owner):
+            found.append((_TO_THE_END, owner))
+        for child in self._children_of(branch):
+            found += [(min(last, child.fork_seq), one) for last, one in self._viewers[child.n]]
+        viewers: list[Viewer] = []
+        for last, session in sorted(found, key=lambda one: (one[0], one[1].n), reverse=True):
+            if not viewers or session.n > viewers[-1][1].n:
+                viewers.append((last, session))
+        return viewers
+
+    def _unknown_below(
+        self, branch: int, known: Container[int], session: int | None
+    ) -> Iterator[int]:
+        """Yield a branch and its descendants that are not known, children before parents.
+
+        With `session`, only descendants through branches of this session.
+        """
+        order = {branch: None} if branch not in known else {}
+        pending = list(order)
         while pending:
-            n, upto = pending.pop()
-            row = self.branch(n)
-            session = None if row is None or row.purged else self.session(row.session)
-            if session is not None and self._is_wanted(session) and n in self.roots(session):
-                yield upto, session
-            for child in self._children(n):
-                self._branches.setdefault(child.n, child)
-                far = child.fork_seq if upto is None else min(upto, child.fork_seq)
-                pending.append((child.n, far))
+            for child in self._children_of(pending.pop()):
+                mine = session is None or child.session == session
+                if mine and child.n not in known and child.n not in order:
+                    order[child.n] = None
+                    pending.append(child.n)
+        yield from reversed(order)
 
-    def _children(self, branch: int) -> list[BranchRow]:
-        return _skip_damage(lambda: self._snapshot.branches(parent=branch), [])
+    def _children_of(self, branch: int) -> list[BranchRow]:
+        if branch not in self._children:
+            found: list[BranchRow] = _skip_damage(
+                lambda: self._snapshot.branches(parent=branch), []
+            )
+            self._children[branch] = found
+            for child in found:
+                self._branches.setdefault(child.n, child)
+        return self._children[branch]
 
     # --------------------------------------------------------------------------------- lineages
 

@@ -8,7 +8,7 @@ touches, found without reading a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -67,23 +67,31 @@ def ranges(path: Path, low: int, high: int) -> list[Segment]:
 
 def branch_at(path: Path, seq: int) -> int | None:
     """Return the branch of a path that has message `seq`; `None` for a seq before the first."""
+    segment = _segment_at(path, seq)
+    return None if segment is None else segment.branch
+
+
+def _segment_at(path: Path, seq: int) -> Segment | None:
     for segment in path:
         if segment.first <= seq and (segment.last is None or seq <= segment.last):
-            return segment.branch
+            return segment
     return None
 
 
-def shared_length(one: Path, two: Path, limit: int) -> int:
-    """Return how many messages two histories share from the start, at most `limit`."""
-    reached = 0
-    for left, right in zip(one, two, strict=False):
-        if left.branch != right.branch:
-            break
-        ends = [segment.last for segment in (left, right) if segment.last is not None]
-        reached = min([*ends, limit])
-        if left.last != right.last:
-            break
-    return min(reached, limit)
+def shared_length(path: Callable[[int, int], Path], one: int, two: int, limit: int) -> int:
+    """Return how many messages the histories of two branches share, at most `limit`.
+
+    `path` returns the path of a branch, back to a message at least. It is read from `limit` back to
+    where the histories part, not to their start.
+    """
+    while limit > 0:
+        left, right = (_segment_at(path(branch, limit), limit) for branch in (one, two))
+        if left is None or right is None:
+            return 0
+        if left.branch == right.branch:
+            return limit
+        one, two, limit = left.branch, right.branch, max(left.first, right.first) - 1
+    return 0
 
 
 def seq_range(

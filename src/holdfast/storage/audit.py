@@ -6,13 +6,14 @@ They are the `verify` and `stats` of a backend that has no statements of its own
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast import codec
 from holdfast.clock import to_day
 from holdfast.cost import sum_by_day
+from holdfast.errors import Damaged
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.rows import BranchRow, HeadRow, MessageRow, SessionRow, UnreadableSession
 from holdfast.values import Damage, Growth, Stats
@@ -23,23 +24,39 @@ if TYPE_CHECKING:
 _PAGE_MESSAGES: Final = 500
 _DAY_US: Final = 86_400_000_000
 
+BlobUses: TypeAlias = Callable[[int, int], Collection[str]]
+
 
 def own_messages(snapshot: Snapshot, branch: BranchRow) -> Iterator[MessageRow]:
-    """Return the messages on a branch itself, a page at a time."""
-    for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE_MESSAGES):
-        last = min(branch.last_seq, first + _PAGE_MESSAGES - 1)
-        for _, rows in snapshot.messages([Segment(branch.n, first, last, branch.session_id)]):
-            yield from rows
+    """Return the messages on a branch itself, a page at a time.
+
+    Pages grow where there are none: a damaged head may be very far away.
+    """
+    first, size = branch.fork_seq + 1, _PAGE_MESSAGES
+    while first <= branch.last_seq:
+        last = min(branch.last_seq, first + size - 1)
+        span = Segment(branch.n, first, last, branch.session_id)
+        found = [row for _, rows in snapshot.messages([span]) for row in rows]
+        yield from found
+        first, size = last + 1, _PAGE_MESSAGES if found else size * 2
 
 
-def find_damage(snapshot: Snapshot) -> Iterator[Damage]:
-    """Return what is damaged: sessions, branches, messages, and the blobs they refer to."""
+def find_damage(snapshot: Snapshot, recorded: BlobUses | None = None) -> Iterator[Damage]:
+    """Return what is damaged: sessions, their queues and branches, messages, and their blobs.
+
+    `recorded` returns the hashes of the blobs that are recorded as used by a message, given its
+    branch and seq.
+    """
+    blobs = _BlobChecker(snapshot)
     for item in snapshot.all_sessions():
         if isinstance(item, UnreadableSession):
             yield Damage(what=item.why, session_id=item.id)
-    branches = list(_all_branches(snapshot))
-    known = {None, *(branch.n for branch in branches)}
-    blobs = _BlobChecker(snapshot)
+        else:
+            yield from _queue_damage(snapshot, *item)
+    unreadable: dict[int, Damaged] = {}
+    branches = list(_all_branches(snapshot, unreadable))
+    yield from (Damage(what=str(error)) for error in unreadable.values())
+    known = {None, *unreadable, *(branch.n for branch in branches)}
     for branch in branches:
         if branch.parent not in known:
             missing = f"the branch on which branch {branch.number} starts is missing"
@@ -50,8 +67,32 @@ def find_damage(snapshot: Snapshot) -> Iterator[Damage]:
             expected = row.seq + 1
             if codec.checksum(row.id, row.turn, row.body) != row.crc:
                 yield _damage(branch, row.seq, f"message {row.seq} does not match its checksum")
-            yield from (_damage(branch, row.seq, what) for what in blobs.check(row.body))
+            for what in blobs.check(row.body):
+                yield _damage(branch, row.seq, what, blocking=False)
+            if recorded is not None and not blobs.all_in(row.body, recorded, branch.n, row.seq):
+                what = "the message references a blob that is not recorded for it"
+                yield _damage(branch, row.seq, what)
         yield from _missing(branch, expected, branch.last_seq + 1)
+
+
+def _queue_damage(snapshot: Snapshot, session: SessionRow, head: HeadRow) -> Iterator[Damage]:
+    """Return what is damaged of queued input: its number, and the blobs that it needs."""
+    try:
+        rows = snapshot.queue(session.n)
+    except Damaged as error:
+        yield Damage(what=str(error), session_id=session.id)
+        return
+    found = []
+    if len(rows) != head.queued:
+        found.append(f"the session counts {head.queued} queued inputs and has {len(rows)}")
+    for row in rows:
+        own = dict(row.blobs)
+        if any(codec.intact(sha256, data) is None for sha256, data in own.items()):
+            found.append("a file attached to queued input does not match its hash")
+        needed = {*chain(*codec.blob_hashes(row.body))} - own.keys()
+        if any(snapshot.blob(sha256) is None for sha256 in needed):
+            found.append("a file attached to queued input is missing")
+    yield from (Damage(what=what, session_id=session.id) for what in found)
 
 
 class _BlobChecker:
@@ -72,20 +113,26 @@ class _BlobChecker:
             elif intact is None and sha256 in parts:
                 yield f"blob {sha256} is missing"
 
+    def all_in(self, body: bytes, recorded: BlobUses, branch: int, seq: int) -> bool:
+        """True if the blobs that a stored body refers to, and that exist, are recorded for it."""
+        needed = [name for name in chain(*codec.blob_hashes(body)) if self._is_intact(name)]
+        return not needed or set(needed) <= set(recorded(branch, seq))
+
     def _is_intact(self, sha256: str) -> bool | None:
         if sha256 not in self._intact:
-            data = self._snapshot.blob(sha256)
+            data = self._snapshot.stored_blob(sha256)
             self._intact[sha256] = None if data is None else codec.sha256_hex(data) == sha256
         return self._intact[sha256]
 
 
 def _missing(branch: BranchRow, first: int, end: int) -> Iterator[Damage]:
-    for seq in range(first, end):
-        yield _damage(branch, seq, f"message {seq} is missing")
+    if first < end:
+        one, several = f"message {first} is missing", f"messages {first} to {end - 1} are missing"
+        yield _damage(branch, first, one if first + 1 == end else several)
 
 
-def _damage(branch: BranchRow, seq: int, what: str) -> Damage:
-    return Damage(what=what, session_id=branch.session_id, seq=seq)
+def _damage(branch: BranchRow, seq: int, what: str, *, blocking: bool = True) -> Damage:
+    return Damage(what=what, session_id=branch.session_id, seq=seq, blocking=blocking)
 
 
 def count_rows(snapshot: Snapshot) -> Stats:
@@ -98,7 +145,7 @@ def count_rows(snapshot: Snapshot) -> Stats:
         for row in own_messages(snapshot, branch):
             messages[branch.session] += 1
             blobs.update(
-                (name, len(snapshot.blob(name) or b""))
+                (name, len(snapshot.stored_blob(name) or b""))
                 for name in chain(*codec.blob_hashes(row.body))
             )
     usage = [row for session, _ in sessions for row in snapshot.usage(session=session.n)]
@@ -133,8 +180,13 @@ def _readable(snapshot: Snapshot) -> list[tuple[SessionRow, HeadRow]]:
     return [item for item in listed if not isinstance(item, UnreadableSession)]
 
 
-def _all_branches(snapshot: Snapshot) -> Iterator[BranchRow]:
-    """Return the branches of all sessions, and those of purged sessions that they start on."""
+def _all_branches(
+    snapshot: Snapshot, unreadable: dict[int, Damaged] | None = None
+) -> Iterator[BranchRow]:
+    """Return the branches of all sessions, and those that they start on, of purged ones too.
+
+    Those that cannot be read are added to `unreadable`; without it they are an error.
+    """
     known: set[int] = set()
     for session, _ in _readable(snapshot):
         for branch in snapshot.branches(session=session.n):
@@ -142,4 +194,18 @@ def _all_branches(snapshot: Snapshot) -> Iterator[BranchRow]:
             while current is not None and current.n not in known:
                 known.add(current.n)
                 yield current
-                current = None if current.parent is None else snapshot.find_branch(current.parent)
+                current = _parent(snapshot, current, unreadable)
+
+
+def _parent(
+    snapshot: Snapshot, branch: BranchRow, unreadable: dict[int, Damaged] | None
+) -> BranchRow | None:
+    if branch.parent is None:
+        return None
+    try:
+        return snapshot.find_branch(branch.parent)
+    except Damaged as error:
+        if unreadable is None:
+            raise
+        unreadable[branch.parent] = error
+        return None

@@ -22,6 +22,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import ReadOnly, StoreUnavailable
 from holdfast.storage.ancestry import Segment, is_on_path
+from holdfast.storage.audit import find_damage
 from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.protocol import (
     Backend,
@@ -89,6 +90,10 @@ class MemorySnapshot(Snapshot):
     def now(self) -> int:
         """Return the time of this process's clock, which is the store's."""
         return self._clock.micros()
+
+    def monotonic(self) -> int:
+        """Return the monotonic time of this process's clock."""
+        return self._clock.monotonic()
 
     # ---------------------------------------------------------------------------- sessions
 
@@ -195,6 +200,8 @@ class MemorySnapshot(Snapshot):
     def _range(self, segment: Segment) -> list[MessageRow]:
         rows = self._tables.messages.get(segment.branch, {})
         seqs = range(segment.first, (segment.last or 0) + 1)
+        if len(seqs) > len(rows):  # A damaged head may be very far away.
+            return [rows[seq] for seq in sorted(rows) if seq in seqs]
         return [rows[seq] for seq in seqs if seq in rows]
 
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
@@ -246,8 +253,8 @@ class MemorySnapshot(Snapshot):
         ]
         return [row for _, _, row in sorted(found, key=lambda item: item[:2], reverse=True)][:limit]
 
-    def blob(self, sha256: str) -> bytes | None:
-        """Return the data of a blob."""
+    def stored_blob(self, sha256: str) -> bytes | None:
+        """Return the data of a blob as it is stored."""
         return self._tables.blobs.get(sha256)
 
 
@@ -439,7 +446,7 @@ class MemoryTransaction(MemorySnapshot, Transaction):
             self._set(messages, row.seq, row)
             self._set(positions, row.id, (*positions.get(row.id, ()), (branch, row.seq)))
         for use in blobs:
-            if use.data is not None and use.sha256 not in tables.blobs:
+            if use.data is not None and tables.blobs.get(use.sha256) != use.data:
                 self._set(tables.blobs, use.sha256, use.data)
             self._set(tables.blob_uses, (branch, use.seq, use.sha256), None)
 
@@ -557,13 +564,27 @@ class MemoryBackend(Backend):
 
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged, references to missing blobs too."""
-        return list(dict.fromkeys((*super().verify(), *self.read(self._missing_blobs))))
+        return self.read(
+            lambda snapshot: list(
+                dict.fromkeys(
+                    (*find_damage(snapshot, self._recorded), *self._missing_blobs(snapshot))
+                )
+            )
+        )
+
+    def _recorded(self, branch: int, seq: int) -> list[str]:
+        return [use[2] for use in self.tables.blob_uses if use[:2] == (branch, seq)]
 
     def _missing_blobs(self, snapshot: Snapshot) -> list[Damage]:
         lost = [use for use in self.tables.blob_uses if use[2] not in self.tables.blobs]
         owners = {n: branch.session_id for n, _, _ in lost for branch in snapshot.branches(n=n)}
         return [
-            Damage(what=f"blob {sha256} is missing", session_id=owners.get(n), seq=seq)
+            Damage(
+                what=f"blob {sha256} is missing",
+                session_id=owners.get(n),
+                seq=seq,
+                blocking=False,
+            )
             for n, seq, sha256 in lost
         ]
 

@@ -71,6 +71,10 @@ class Snapshot(ABC):
     def now(self) -> int:
         """Return the database's time in microseconds: its own, or that of the backend's clock."""
 
+    @abstractmethod
+    def monotonic(self) -> int:
+        """Return the monotonic time of the backend's clock, in microseconds: this host's."""
+
     # ---------------------------------------------------------------------------- sessions
 
     @abstractmethod
@@ -106,6 +110,17 @@ class Snapshot(ABC):
     def children(self, id: str) -> list[SessionRow]:
         """Return the sessions with this parent, oldest first, including stubs of purged ones."""
         return sorted(self.sessions("parent", id, stubs=True), key=lambda row: row.created_at)
+
+    def descendants(self, id: str) -> list[SessionRow]:
+        """Return the children of a session, their children and so on, stubs of purged ones too."""
+        found: dict[str, SessionRow] = {}
+        pending = [id]
+        while pending:
+            for child in self.children(pending.pop()):
+                if child.id not in found and child.id != id:
+                    found[child.id] = child
+                    pending.append(child.id)
+        return sorted(found.values(), key=lambda row: row.n)
 
     @abstractmethod
     def head(self, n: int) -> HeadRow | None:
@@ -207,6 +222,17 @@ class Snapshot(ABC):
         """Return a session's branch, by its number there or the token of the write."""
         return _first(self.branches(session=session, number=number, token=token))
 
+    def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
+        """Return these branches and their descendants, the branches that start on one of them."""
+        found: dict[int, BranchRow] = {}
+        pending = [row for n in branches for row in self.branches(n=n)]
+        while pending:
+            row = pending.pop()
+            if row.n not in found:
+                found[row.n] = row
+                pending += self.branches(parent=row.n)
+        return sorted(found.values(), key=lambda row: row.n)
+
     def path(self, branch: int, low: int = 1) -> Path:
         """Return the path of a branch's history, back to message `low` at least."""
         steps: list[PathBranch] = []
@@ -232,11 +258,14 @@ class Snapshot(ABC):
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
         """Find ids in the history along a branch's path; each with the id of the path's session."""
 
-    def stored_in_session(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        """Find ids on all branches of a session; each with its branch, the oldest first."""
+    def stored_in_sessions(
+        self, sessions: Collection[int], ids: Sequence[str]
+    ) -> list[tuple[int, MessageRow]]:
+        """Find ids on all branches of these sessions; each with its branch, the oldest first."""
+        branches = (branch for n in sessions for branch in self.branches(session=n))
         return [
             (branch.n, row)
-            for branch in self.branches(session=session)
+            for branch in sorted(branches, key=lambda branch: branch.n)
             for _, row in sorted(self.stored(branch.n, ids).values(), key=lambda item: item[1].seq)
             if row.seq > branch.fork_seq
         ]
@@ -259,14 +288,18 @@ class Snapshot(ABC):
                 count += 1
                 size += len(row.body) + len(codec.encode_text(row.id))
                 blobs.update(
-                    (name, len(self.blob(name) or b""))
+                    (name, len(self.stored_blob(name) or b""))
                     for name in chain(*codec.blob_hashes(row.body))
                 )
         return SessionSize(count, size + sum(blobs.values()))
 
     @abstractmethod
+    def stored_blob(self, sha256: str) -> bytes | None:
+        """Return the data of a blob as it is stored, damaged or not."""
+
     def blob(self, sha256: str) -> bytes | None:
-        """Return the data of a blob."""
+        """Return the data of a blob; `None` if it is missing or does not match its hash."""
+        return codec.intact(sha256, self.stored_blob(sha256))
 
     def erasures(self) -> int:
         """Return how many transactions have erased messages.
@@ -362,7 +395,8 @@ class Transaction(Snapshot):
     ) -> None:
         """Insert messages with the seqs they have, and the blobs they refer to.
 
-        `blobs` is read once, one at a time: the files of many messages may not fit in memory.
+        A blob that is stored with other data than this is damaged: the data replaces it. `blobs` is
+        read once, one at a time: the files of many messages may not fit in memory.
         """
 
     @abstractmethod
@@ -466,7 +500,12 @@ class HealthCheck(msgspec.Struct, frozen=True):
 
 
 class Backend(ABC):
-    """One database, opened for one tenant."""
+    """One database, opened for one tenant.
+
+    `opening_damage` is what was found when it was opened, read-only, although it is damaged.
+    """
+
+    opening_damage: tuple[Damage, ...] = ()
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ class _Copy:
         self._source = source
         self._target = target
         self._report = report
-        self._damage: dict[Damage, None] = {}
+        self._damage = dict.fromkeys(source.opening_damage)
         self._change_stamps: dict[str, int | None] = {}  # As copied, or as compared.
         self._added = self._renewed = self._unchanged = 0
         self._order, self._batches = source.read(self._plan)

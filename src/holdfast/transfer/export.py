@@ -24,11 +24,11 @@ import msgspec
 from holdfast import codec
 from holdfast.clock import Clock, to_datetime, to_day
 from holdfast.draft_parts import DraftChunk, DraftOpening
-from holdfast.errors import Damaged, Invalid
-from holdfast.operations.history import DamageCallback, check_row, damaged_message
+from holdfast.errors import Damaged, Invalid, system_errors
+from holdfast.operations.history import DamageCallback, check_row, damage_of, damaged_message
 from holdfast.operations.purge_rules import BranchNode as Stretch
 from holdfast.operations.purge_rules import required_seqs
-from holdfast.operations.queue import queued_message
+from holdfast.operations.queue import blob_reader, queued_message
 from holdfast.operations.resolve import find_anywhere
 from holdfast.operations.session_fields import to_fields
 from holdfast.storage.ancestry import Segment
@@ -122,7 +122,9 @@ def review(
     """Run an export without keeping the file; return what redaction would replace."""
     redactor = Redactor(select_detectors(redact))
     queries = [find_anywhere(ref, report) for ref in refs]
-    with Path(os.devnull).open("wb") as file:
+    with system_errors("the export cannot be tried", "nothing was changed."):
+        file = Path(os.devnull).open("wb")  # noqa: SIM115 - its errors, not those of the block
+    with file:
         job = ExportJob(file, redactor, clock.micros(), progress, report)
         backend.read(lambda snapshot: _run(snapshot, queries, job))
     return redactor.review() or Review(replaced=0, left_out=0, not_looked_into=0, findings=())
@@ -423,9 +425,9 @@ class _SessionExport:
         try:
             message = self._decode(row)
         except Damaged as error:
-            self._report(Damage(what=str(error), session_id=self._row.id, seq=row.seq))
+            self._report(damage_of(error, self._row.id, row.seq))
             message = damaged_message(row)
-        message, fresh = self._redactor.message(self._row.id, message, self._intact_blob)
+        message, fresh = self._redactor.message(self._row.id, message, self._snapshot.blob)
         self._write_blobs(row.seq, message, fresh)
         return message_line(
             session=self._row.id, branch=branch.number, turn=row.turn, message=message
@@ -433,12 +435,9 @@ class _SessionExport:
 
     def _decode(self, row: MessageRow) -> Message:
         check_row(row)
-        return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._intact_blob)
-
-    def _intact_blob(self, sha256: str) -> bytes | None:
-        """Return a blob; `None` if it is missing or does not match its hash."""
-        data = self._snapshot.blob(sha256)
-        return data if data is not None and codec.sha256_hex(data) == sha256 else None
+        return codec.decode(
+            row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._snapshot.blob
+        )
 
     def _write_blobs(
         self, seq: int | None, message: Message, own: Mapping[str, bytes]
@@ -456,10 +455,11 @@ class _SessionExport:
         """Write a blob of the store; report it if its data is lost (the message still names it)."""
         if self._output.has_blob(sha256):
             return
-        data = self._intact_blob(sha256)
+        data = self._snapshot.blob(sha256)
         if data is None:
             what = f"blob {sha256} is missing or does not match its hash"
-            self._report(Damage(what=what, session_id=self._row.id, seq=seq))
+            damage = Damage(what=what, session_id=self._row.id, seq=seq, blocking=False)
+            self._report(damage)
         else:
             self._output.write_blob(sha256, data)
 
@@ -487,13 +487,9 @@ class _SessionExport:
             what = "a queued message cannot be read"
             self._report(Damage(what=what, session_id=self._row.id))
             return
-        own = dict(row.blobs)
-        message, fresh = self._redactor.message(
-            self._row.id,
-            message,
-            lambda sha: own.get(sha) or self._intact_blob(sha),
-            before="queued.",
-        )
+        read = blob_reader(self._snapshot, row)
+        message, fresh = self._redactor.message(self._row.id, message, read, before="queued.")
+        own = {name: data for name, _ in row.blobs if (data := read(name)) is not None}
         blobs = self._write_blobs(None, message, own | fresh)
         self._output.write(
             QueuedLine(

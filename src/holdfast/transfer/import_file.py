@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, Self
 
 import msgspec
 
-from holdfast.errors import Invalid, StoreUnavailable, TooLarge
+from holdfast.errors import Invalid, StoreUnavailable, TooLarge, system_error
 from holdfast.transfer.format import MAX_LINE_BYTES, BadLine, Record, decode_line
 
 _FIRST_READ_BYTES: Final = 64 * 1024
@@ -46,9 +46,13 @@ class ImportFile:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise Invalid(f"{path} does not exist; nothing was imported.") from error
-        except OSError as error:
+        except (IsADirectoryError, PermissionError, NotADirectoryError) as error:
             raise Invalid(
                 f"{path} cannot be opened ({error.strerror}); nothing was imported."
+            ) from error
+        except OSError as error:
+            raise system_error(
+                error, "the file cannot be opened", "nothing was imported."
             ) from error
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):

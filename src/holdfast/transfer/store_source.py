@@ -22,8 +22,8 @@ from holdfast import codec
 from holdfast.errors import Damaged
 from holdfast.operations import residue
 from holdfast.operations.append import preview_of
-from holdfast.operations.history import DamageCallback, check_row, damaged_message
-from holdfast.operations.queue import queued_message
+from holdfast.operations.history import DamageCallback, check_row, damage_of, damaged_message
+from holdfast.operations.queue import blob_reader, queued_message
 from holdfast.operations.session_copy import without_lease
 from holdfast.operations.session_import import (
     ImportedMessage,
@@ -34,6 +34,7 @@ from holdfast.operations.session_import import (
     NewTurn,
     imported_message,
 )
+from holdfast.operations.sessions import stub_row
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Snapshot
 from holdfast.storage.rows import (
@@ -164,8 +165,7 @@ class StoreSource:
 
     def blob(self, name: str) -> bytes | None:
         """Return a blob; `None` if it is missing or does not match its hash."""
-        data = self._snapshot.blob(name)
-        return data if data is not None and codec.sha256_hex(data) == name else None
+        return self._snapshot.blob(name)
 
     def messages(self, session: ImportedSession) -> Iterator[ImportedMessage]:
         """Return the messages of each branch, up to its `last_seq`."""
@@ -188,7 +188,7 @@ class StoreSource:
         try:
             return ImportedMessage(branch=branch, row=row, blob_refs=self._blob_names(row))
         except Damaged as error:
-            self._report(Damage(what=str(error), session_id=session.source_id, seq=row.seq))
+            self._report(damage_of(error, session.source_id, row.seq))
         item = codec.encode_unchecked(damaged_message(row))
         return imported_message(item, branch, row.seq, row.turn, lost=True)
 
@@ -225,16 +225,17 @@ class StoreSource:
                 what = "a queued message cannot be read"
                 self._report(Damage(what=what, session_id=session.source_id))
                 continue
-            own = dict(row.blobs)
-            for name in named:
-                data = own.get(name) or self.blob(name)
-                if data is not None:
-                    own[name] = data
-            yield QueueRow(0, row.id, row.created_at, row.body, tuple(sorted(own.items())))
+            read = blob_reader(self._snapshot, row)
+            names = sorted({*named, *(name for name, _ in row.blobs)})
+            blobs = tuple((name, data) for name in names if (data := read(name)) is not None)
+            if not {name for name, _ in row.blobs} <= {name for name, _ in blobs}:
+                what = "a file of a queued message does not match its hash"
+                self._report(Damage(what=what, session_id=session.source_id))
+            yield QueueRow(0, row.id, row.created_at, row.body, blobs)
 
     def has_message(self, session: ImportedSession, id: str) -> bool:
         """True if any branch of the session has a message with this id."""
-        return bool(self._snapshot.stored_in_session(session.row.n, [id]))
+        return bool(self._snapshot.stored_in_sessions([session.row.n], [id]))
 
     def _drafts(self, session: ImportedSession) -> Iterator[NewDraft]:
         head = self._snapshot.head(session.row.n)
@@ -249,8 +250,9 @@ class StoreSource:
         """Read all of a session, including its files, and return its digest."""
         head = self._snapshot.head(session.row.n)
         digest = sha256()
-        # The time of a purge differs between stores.
-        row = msgspec.structs.replace(session.row, n=0, purged_at=0 if session.is_stub else None)
+        # The time of a purge differs between stores, and so does whether it is finished.
+        row = stub_row(session.row, purged_at=0) if session.is_stub else session.row
+        row = msgspec.structs.replace(row, n=0)
         digest.update(
             codec.to_json((row, session.branches, None if head is None else _head_state(head)))
         )
@@ -290,8 +292,8 @@ class StoreSource:
             files = [(name, name in own or self._is_intact(name)) for name in names]
             return ("message", item.branch, row.seq, row.id, row.turn, len(row.body), files)
         if isinstance(item, QueueRow):
-            files = [(name, codec.sha256_hex(data) == name) for name, data in item.blobs]
-            return ("queued", item.id, item.created_at, item.body, files)
+            attached = [name for name, _ in item.blobs]
+            return ("queued", item.id, item.created_at, item.body, attached)
         return (_DIGEST_TAGS[type(item)], item)
 
     def _is_intact(self, name: str) -> bool:

@@ -329,7 +329,7 @@ class _WindowBuilder:
         row = None if owner is None else self._snapshot.turn(owner.n, number)
         if owner is None or row is None:
             return []
-        over = row.state != "open" or is_abandoned(row, self._snapshot.now())
+        over = row.state != "open" or is_abandoned(self._snapshot, row)
         tools = self._snapshot.tools(owner.n, number)
         return [(t.call_id, final_outcome(t.outcome) if over else t.outcome) for t in tools]
 

@@ -59,10 +59,11 @@ class SessionTools:
             found = await self._store.search(query, session=session or None, limit=count)
         except (Invalid, NotFound, AmbiguousRef) as error:
             raise ToolError(str(error)) from error
+        missed = f"; {found.behind:,} older messages not searched yet" if found.behind else ""
         if not found.items:
-            return "(nothing was found)"
+            return f"(nothing was found{missed})"
         lines = _fitting(self._output, [_hit(hit, context.session.id) for hit in found])
-        return quoted(f"{len(lines)} hits.", "\n".join(lines))
+        return quoted(f"{len(lines)} hits{missed}.", "\n".join(lines))
 
     async def session_read(self, session: str, start: int = 0, count: int = 20) -> str:
         """Read messages of a session, such as those around a hit of session_search.

@@ -35,7 +35,8 @@ from holdfast.values import Damage, Stats
 _PAGE_SIZE: Final = 500
 _MAX_DAMAGE_SHOWN: Final = 20
 _SALVAGE_HINT: Final = (
-    "restore a backup, or copy all that can be read into a new store: `holdfast doctor --fix`"
+    "restore a backup (`holdfast restore-backup`), or copy all that can be read into a new store: "
+    "`holdfast doctor --fix`"
 )
 _REINDEX_HINT: Final = "no data is affected; `holdfast index rebuild` replaces it"
 
@@ -195,7 +196,7 @@ def _open_turns(
 
 def _read_open_turn(snapshot: Snapshot, row: SessionRow, number: int) -> _OpenTurn:
     turn = snapshot.turn(row.n, number)
-    return _OpenTurn(row, number, turn, turn is None or is_abandoned(turn, snapshot.now()))
+    return _OpenTurn(row, number, turn, turn is None or is_abandoned(snapshot, turn))
 
 
 def _turn_check(one: _OpenTurn) -> HealthCheck:

@@ -36,7 +36,7 @@ def index(*, what: str, store: str | None, as_json: bool) -> None:
     """Show the state of the search index, or rebuild it.
 
     It is a separate file beside the store, built from the store's contents, and can be deleted at
-    any time. Searches find everything in every state of the index; it only makes them fast.
+    any time: searches create it again, and while they do, they say what they have not searched.
     """
     if what == "rebuild":
         with open_existing(store) as opened, spinner("Indexing") as progress:

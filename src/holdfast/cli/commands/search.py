@@ -118,7 +118,6 @@ def _open(store: str | None) -> holdfast.Store:
 def _draw(out: Screen, opened: holdfast.Store, found: Page[Hit]) -> None:
     if not found.items:
         out.line("Nothing found.")
-        return
     for hit in found:
         for message in hit.before:
             _draw_neighbour(out, message)
@@ -130,6 +129,9 @@ def _draw(out: Screen, opened: holdfast.Store, found: Page[Hit]) -> None:
             out.line()
     if found.cursor is not None:
         out.line((f"There are more: --limit {min(1000, 2 * len(found))}", "dim"))
+    if found.behind:
+        missed = count(found.behind, "older message")
+        out.line((f"The index is still catching up: {missed} not searched yet", "yellow"))
 
 
 def _print_show_command(

@@ -54,7 +54,7 @@ def set(
     as_json: bool,
     **fields: str | None,
 ) -> None:
-    """Change a session's title, model, scope, directory or metadata.
+    """Change the title, model, scope, directory or metadata.
 
     Metadata that is not named stays. Messages are not changed.
     """

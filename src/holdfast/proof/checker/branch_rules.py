@@ -74,8 +74,8 @@ def _resolve_target(h: SessionLog, state: State, invoked: Invoked) -> MoveTarget
 def length_after_undo(history: Sequence[Stored], turns: int) -> int:
     """Return the length of a history after an undo of this many turns.
 
-    A turn is its messages or, outside turns, a user's messages and what follows them; summaries
-    belong to what precedes them.
+    A turn is its messages or, outside turns, a user's message and what follows it; summaries belong
+    to what precedes them.
     """
     length = len(history)
     for _ in range(turns):
@@ -95,12 +95,7 @@ def _turn_start(history: Sequence[Stored]) -> int:
     if turn is not None:
         return next(at for at in range(first, len(history)) if history[at].turn == turn)
     by_user = [at for at in range(first, len(history)) if history[at].role == "user"]
-    if not by_user:
-        return len(history) - 1
-    start = by_user[-1]
-    while start > first and history[start - 1].role == "user":
-        start -= 1
-    return start
+    return by_user[-1] if by_user else len(history) - 1
 
 
 def _redo_targets(branches: Sequence[Branch]) -> dict[int, Branch | None]:

@@ -25,7 +25,7 @@ from holdfast.storage.postgres import migrations, search_tables, server_checks
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.connection import Connection, TimeoutConnection
 from holdfast.storage.postgres.conninfo import parse_conninfo
-from holdfast.storage.postgres.conversion import text_of
+from holdfast.storage.postgres.conversion import readable_text, split_branch
 from holdfast.storage.postgres.errors import is_connection_lost, translate
 from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.retry import TransactionRunner
@@ -285,17 +285,25 @@ class PostgresBackend(Backend, IndexTableHost):
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged, other tenants' sessions aside."""
         return self._read(
-            lambda connection, snapshot: list(
-                dict.fromkeys((*find_damage(snapshot), *self._missing_blobs(connection)))
-            ),
+            lambda connection, snapshot: list(dict.fromkeys(self._verify(connection, snapshot))),
             self._conninfo.statement,
         )
 
-    def _missing_blobs(self, connection: Connection) -> Iterator[Damage]:
-        """Return the references of messages to blobs that are missing."""
-        found = connection.execute("missing_blobs", (self._tenant_info.mark,)).fetchall()
-        for sha256, owner, seq in found:
-            yield Damage(what=f"blob {sha256} is missing", session_id=text_of(owner), seq=seq)
+    def _verify(self, connection: Connection, snapshot: PostgresSnapshot) -> Iterator[Damage]:
+        tenant = self._tenant_info.mark
+
+        def recorded(branch: int, seq: int) -> list[str]:
+            found = connection.execute("blob_uses", (tenant, *split_branch(branch), seq))
+            return [sha256 for (sha256,) in found.fetchall()]
+
+        yield from find_damage(snapshot, recorded)
+        for (owner,) in connection.execute("sessions_without_head", (tenant,)).fetchall():
+            yield Damage(what="the session has no head", session_id=readable_text(owner))
+        for sha256, owner, seq in connection.execute("missing_blobs", (tenant,)).fetchall():
+            what = f"blob {sha256} is missing"
+            yield Damage(what=what, session_id=readable_text(owner), seq=seq, blocking=False)
+        for (sha256,) in connection.execute("damaged_blobs", (tenant,)).fetchall():
+            yield Damage(what=f"blob {sha256} does not match its hash", blocking=False)
 
     def _unsupported(self, action: str, to: str) -> Invalid:
         """Return a refusal: a server has its own backups, from which it is restored if damaged."""

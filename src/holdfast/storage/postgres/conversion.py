@@ -20,7 +20,7 @@ from uuid import UUID
 from psycopg.types.numeric import Int8
 
 from holdfast import codec
-from holdfast.errors import StorageError
+from holdfast.errors import Damaged, StorageError
 from holdfast.storage.rows import BranchOwner, MessageRow, is_summary
 
 BRANCH_NUMBER_BITS: Final = 24
@@ -36,12 +36,26 @@ def bind(text: str | None) -> bytes | None:
 
 def unbind(data: bytes | None) -> str | None:
     """Decode text from its exact bytes."""
-    return None if data is None else data.decode("utf-8", "surrogatepass")
+    return None if data is None else text_of(data)
 
 
 def text_of(data: bytes) -> str:
-    """Decode text that is never NULL."""
-    return data.decode("utf-8", "surrogatepass")
+    """Decode text that is never NULL; raise `Damaged` if it is not valid UTF-8."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise Damaged(
+            "the store contains text that is not valid UTF-8; nothing was changed. Run "
+            "store.verify() to list the damage."
+        ) from error
+
+
+def readable_text(data: bytes) -> str:
+    """Decode text, with escapes in place of what is not valid UTF-8."""
+    try:
+        return text_of(data)
+    except Damaged:
+        return data.decode("utf-8", "backslashreplace")
 
 
 def mark(text: str) -> UUID:
@@ -100,9 +114,9 @@ def owner(row: Sequence[Any]) -> BranchOwner:
 
 
 def message_row(row: Sequence[Any]) -> MessageRow:
-    """Convert a message."""
+    """Convert a message; with an id that is not valid UTF-8 it does not match its checksum."""
     seq, id, turn, crc, body = row
-    return MessageRow(seq, text_of(id), turn, crc, body)
+    return MessageRow(seq, readable_text(id), turn, crc, body)
 
 
 def message_values(session: int, row: MessageRow) -> tuple[object, ...]:

@@ -59,31 +59,26 @@ SELECT {s.*} FROM up
 
 -- --------------------------------------------------------------------------------- branches
 
--- Branches ($2 and $3 are their sessions and numbers) and all their descendants.
--- name: down
-WITH RECURSIVE down AS (
-  SELECT wanted.session, wanted.number
-  FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
+-- A branch ($2 is its session, $3 its number) and its ancestors.
+-- name: branches_above
+WITH RECURSIVE up AS (
+  SELECT b.session, b.number, b.parent_session, b.parent_number FROM branches b
+  WHERE b.tenant = $1 AND b.session = $2 AND b.number = $3
   UNION
-  SELECT below.session, below.number FROM down CROSS JOIN LATERAL (
-    SELECT b.session, b.number FROM branches b
-    WHERE b.tenant = $1 AND b.parent_session = down.session AND b.parent_number = down.number
-    OFFSET 0) AS below
+  SELECT above.* FROM up CROSS JOIN LATERAL (
+    SELECT session, number, parent_session, parent_number FROM branches
+    WHERE tenant = $1 AND session = up.parent_session AND number = up.parent_number
+    OFFSET 0) AS above
 )
-
--- The rows of these branches.
--- name: branches_below
-{down}
-SELECT {b.*}, s.id, s.purged_at IS NOT NULL FROM down
+SELECT {b.*}, s.id, s.purged_at IS NOT NULL FROM up
   CROSS JOIN LATERAL (SELECT * FROM branches
-    WHERE tenant = $1 AND session = down.session AND number = down.number OFFSET 0) AS b
+    WHERE tenant = $1 AND session = up.session AND number = up.number OFFSET 0) AS b
   CROSS JOIN LATERAL (SELECT * FROM sessions
-    WHERE tenant = $1 AND n = down.session OFFSET 0) AS s
+    WHERE tenant = $1 AND n = up.session OFFSET 0) AS s
   LEFT JOIN LATERAL (SELECT * FROM heads
-    WHERE tenant = $1 AND session = down.session OFFSET 0) AS h ON true
-ORDER BY b.created_at, b.session, b.number
+    WHERE tenant = $1 AND session = up.session OFFSET 0) AS h ON true
 
--- The sessions of these branches.
+-- The sessions of branches ($2 and $3 are their sessions and numbers) and of all their descendants.
 -- name: sessions_below
 {down}
 SELECT {s.*}, {h.*} FROM (SELECT DISTINCT session FROM down) AS wanted

@@ -156,7 +156,7 @@ class PostgresSearchSnapshot(PostgresSnapshot):
         if not new:
             return
         values = (self._tenant, *_branch_arrays(new))
-        found = self._statements.execute_sql(SQL["branches_below"], values)
+        found = self._execute("branches_below", *values[1:])
         sessions = self._statements.execute_sql(SQL["sessions_below"], values)
         self._note_branches(new, [branch_row(row) for row in found.fetchall()])
         for n in self._known_branches:
@@ -177,6 +177,12 @@ class PostgresSearchSnapshot(PostgresSnapshot):
                 children[branch.parent].append(branch)
         self._known_children.update(children)
 
+    def _load_ancestors(self, n: int) -> None:
+        values = (self._tenant, *split_branch(n))
+        found = self._statements.execute_sql(SQL["branches_above"], values).fetchall()
+        self._known_branches[n] = None
+        self._known_branches.update((row.n, row) for row in map(branch_row, found))
+
     def branches(
         self,
         *,
@@ -186,10 +192,12 @@ class PostgresSearchSnapshot(PostgresSnapshot):
         token: str | None = None,
         parent: int | None = None,
     ) -> list[BranchRow]:
-        """Find branches; those that were loaded by number or by parent are known."""
+        """Find branches; one by its number comes with its ancestors, and stays known."""
         if parent in self._known_children:
             return self._known_children[parent]
-        if n in self._known_branches:
+        if n is not None:
+            if n not in self._known_branches:
+                self._load_ancestors(n)
             known = self._known_branches[n]
             return [] if known is None else [known]
         return super().branches(n=n, session=session, number=number, token=token, parent=parent)

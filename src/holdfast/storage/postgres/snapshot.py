@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 from uuid import UUID
 
-from holdfast.clock import Clock
+from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Damaged, SchemaTooNew
 from holdfast.storage.ancestry import Path, PathBranch, Segment, is_on_path, join_path, ranges
 from holdfast.storage.postgres import conversion
@@ -29,6 +29,7 @@ from holdfast.storage.postgres.tables import (
     USAGE,
     branch_row,
     session_and_head,
+    unreadable_session,
 )
 from holdfast.storage.prefetch import Prefetch, PrefetchItem
 from holdfast.storage.protocol import SessionField, Snapshot
@@ -44,6 +45,7 @@ from holdfast.storage.rows import (
     SessionSize,
     ToolRow,
     TurnRow,
+    UnreadableSession,
     UsageRow,
     sort_usage,
 )
@@ -213,6 +215,10 @@ class PostgresSnapshot(Snapshot):
         server_micros, received_ns = self._server_time
         return server_micros + (time.monotonic_ns() - received_ns) // 1000
 
+    def monotonic(self) -> int:
+        """Return the monotonic time of this host."""
+        return (self._clock or SystemClock()).monotonic()
+
     # ---------------------------------------------------------------------------- sessions
 
     def sessions(
@@ -268,6 +274,10 @@ class PostgresSnapshot(Snapshot):
         counts.update((text_of(parent), count) for parent, count in found)
         return {name: count for name, count in counts.items() if count}
 
+    def descendants(self, id: str) -> list[SessionRow]:
+        """Return the sessions that come from one, in one statement."""
+        return [SESSIONS.row(row) for row in self._fetch_all("descendants", bind(id))]
+
     def head(self, n: int) -> HeadRow | None:
         """Return a session's head."""
         if n not in self._heads:
@@ -280,22 +290,27 @@ class PostgresSnapshot(Snapshot):
     ) -> list[ListedSession]:
         """List by activity, newest first."""
         if listing.text is None:
-            return list(self._list(listing, before, limit))
+            return self._list(listing, before, limit)
         return list(islice(self._list_by_text(listing, before), limit))
 
-    def _list(
-        self, listing: SessionFilter, before: int | None, limit: int
-    ) -> list[tuple[SessionRow, HeadRow]]:
+    def _list(self, listing: SessionFilter, before: int | None, limit: int) -> list[ListedSession]:
         values: list[object] = [self._tenant, _MAX_BIGINT if before is None else before, limit]
         conditions = _conditions(listing, values)
         text = "\n".join((SQL["list"], *conditions, SQL["list_end"]))
-        found: list[tuple[SessionRow, HeadRow]] = []
+        found: list[ListedSession] = []
+        held: list[HeadRow] = []
         for forks, *row in self._statements.execute_sql(text, values).fetchall():
-            session, head = session_and_head(row)
+            try:
+                session, head = session_and_head(row)
+            except Damaged as error:
+                found.append(unreadable_session(row, error))
+                continue
             assert head is not None  # noqa: S101 - heads are listed
             found.append((session, head))
             self._fork_counts[session.id] = forks
-        self._prefetch_turns([head for _, head in found if head.open_turn is not None])
+            if head.open_turn is not None:
+                held.append(head)
+        self._prefetch_turns(held)
         return found
 
     def _prefetch_turns(self, heads: Sequence[HeadRow]) -> None:
@@ -313,10 +328,12 @@ class PostgresSnapshot(Snapshot):
         """
         while True:
             page = self._list(listing, before, _TEXT_PAGE_ROWS)
-            yield from (pair for pair in page if listing.matches(*pair))
+            readable = [item for item in page if not isinstance(item, UnreadableSession)]
+            yield from (pair for pair in readable if listing.matches(*pair))
             if len(page) < _TEXT_PAGE_ROWS:
                 return
-            before = page[-1][1].activity
+            last = page[-1]
+            before = last.activity if isinstance(last, UnreadableSession) else last[1].activity
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
         """List sessions by activity, up to the horizon, before which nothing more can appear."""
@@ -374,6 +391,15 @@ class PostgresSnapshot(Snapshot):
         else:
             found = self._fetch_all("branches", session)
         return [branch_row(row) for row in found]
+
+    def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
+        """Return these branches and their descendants, in one statement."""
+        wanted = [split_branch(n) for n in branches]
+        if not wanted:
+            return []
+        columns = map(conversion.int8_array, zip(*wanted, strict=True))
+        found = map(branch_row, self._fetch_all("branches_below", *columns))
+        return sorted(found, key=lambda row: row.n)
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Return the messages of each range, in order."""
@@ -439,9 +465,11 @@ class PostgresSnapshot(Snapshot):
             if is_on_path(path, at, row.seq)
         }
 
-    def stored_in_session(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        """Find messages by their ids on all branches of a session."""
-        return self._find_by_ids([session], ids) if ids else []
+    def stored_in_sessions(
+        self, sessions: Collection[int], ids: Sequence[str]
+    ) -> list[tuple[int, MessageRow]]:
+        """Find messages by their ids on all branches of sessions."""
+        return self._find_by_ids(sorted(sessions), ids) if sessions and ids else []
 
     def _find_by_ids(
         self, sessions: Sequence[int], ids: Sequence[str]
@@ -503,8 +531,8 @@ class PostgresSnapshot(Snapshot):
         found = self._fetch_all("usage_of_model", conversion.model_mark(model), limit)
         return [USAGE.row(row) for row in found]
 
-    def blob(self, sha256: str) -> bytes | None:
-        """Return the data of a blob."""
+    def stored_blob(self, sha256: str) -> bytes | None:
+        """Return the data of a blob as it is stored."""
         if not is_hash(sha256):
             return None
         row = self._fetch_one("blob", sha256)

@@ -278,6 +278,42 @@ SELECT b.session, b.number, s.id FROM unnest($2::bigint[]) AS wanted (session)
   JOIN sessions s ON s.tenant = $1 AND s.n = wanted.session
 WHERE b.parent_session IS NULL
 
+-- Branches ($2 and $3 are their sessions and numbers) and all their descendants.
+-- name: down
+WITH RECURSIVE down AS (
+  SELECT wanted.session, wanted.number
+  FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
+  UNION
+  SELECT below.session, below.number FROM down CROSS JOIN LATERAL (
+    SELECT b.session, b.number FROM branches b
+    WHERE b.tenant = $1 AND b.parent_session = down.session AND b.parent_number = down.number
+    OFFSET 0) AS below
+)
+
+-- The rows of these branches.
+-- name: branches_below
+{down}
+SELECT {b.*}, s.id, s.purged_at IS NOT NULL FROM down
+  CROSS JOIN LATERAL (SELECT * FROM branches
+    WHERE tenant = $1 AND session = down.session AND number = down.number OFFSET 0) AS b
+  CROSS JOIN LATERAL (SELECT * FROM sessions
+    WHERE tenant = $1 AND n = down.session OFFSET 0) AS s
+  LEFT JOIN LATERAL (SELECT * FROM heads
+    WHERE tenant = $1 AND session = down.session OFFSET 0) AS h ON true
+ORDER BY b.created_at, b.session, b.number
+
+-- Sessions that come from one ($2), stubs of purged ones included.
+-- name: descendants
+WITH RECURSIVE below AS (
+  SELECT s.n, s.id FROM sessions s WHERE s.tenant = $1 AND s.parent = $2 AND s.id <> $2
+  UNION
+  SELECT s.n, s.id FROM below CROSS JOIN LATERAL (
+    SELECT n, id FROM sessions WHERE tenant = $1 AND parent = below.id AND id <> $2 OFFSET 0) AS s
+)
+SELECT {s.*} FROM below CROSS JOIN LATERAL (
+  SELECT * FROM sessions WHERE tenant = $1 AND n = below.n OFFSET 0) AS s
+ORDER BY s.n
+
 -- name: add_branch
 INSERT INTO branches ({branches.columns}) VALUES ({branches.values})
 
@@ -374,7 +410,9 @@ SELECT erasures FROM tenants WHERE tenant = $1
 -- name: blob
 SELECT b.data FROM blobs b WHERE b.tenant = $1 AND b.sha256 = $2
 
+-- Replaces data that differs: it is damaged. A row that does not differ is not locked.
 -- name: add_blob
+WITH repaired AS (UPDATE blobs SET data = $3 WHERE tenant = $1 AND sha256 = $2 AND data <> $3)
 INSERT INTO blobs (tenant, sha256, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
 
 -- name: use_blob
@@ -492,7 +530,7 @@ DELETE FROM usage WHERE tenant = $1 AND session = $2
 
 -- name: stats
 SELECT (SELECT count(*) FROM sessions WHERE tenant = $1 AND purged_at IS NULL),
-  (SELECT count(*) FROM sessions WHERE tenant = $1 AND trashed_at IS NOT NULL),
+  (SELECT count(*) FROM sessions WHERE tenant = $1 AND trashed_at IS NOT NULL AND purged_at IS NULL),
   (SELECT coalesce(sum(turns), 0)::bigint FROM heads WHERE tenant = $1),
   (SELECT count(*) FROM heads WHERE tenant = $1 AND open_turn IS NOT NULL),
   (SELECT count(*) FROM blobs WHERE tenant = $1),
@@ -516,6 +554,17 @@ SELECT {u.*} FROM usage u WHERE u.tenant = $1
 -- name: size
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
 WHERE c.relnamespace = $1::regnamespace AND c.relkind IN ('r', 'p')
+
+-- name: sessions_without_head
+SELECT s.id FROM sessions s WHERE s.tenant = $1 AND s.purged_at IS NULL AND NOT EXISTS (
+  SELECT FROM heads h WHERE h.tenant = $1 AND h.session = s.n)
+
+-- name: blob_uses
+SELECT u.sha256 FROM blob_uses u
+WHERE u.tenant = $1 AND u.session = $2 AND u.branch = $3 AND u.seq = $4
+
+-- name: damaged_blobs
+SELECT b.sha256 FROM blobs b WHERE b.tenant = $1 AND encode(sha256(b.data), 'hex') <> b.sha256
 
 -- name: missing_blobs
 SELECT u.sha256, s.id, u.seq FROM blob_uses u JOIN sessions s ON s.tenant = $1 AND s.n = u.session

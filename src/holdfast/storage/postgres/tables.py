@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Generic
 
+from holdfast.errors import Damaged
 from holdfast.storage.columns import Layout, RowT, columns_of
 from holdfast.storage.postgres.conversion import (
     BRANCH_NUMBER_BITS,
@@ -16,6 +17,7 @@ from holdfast.storage.postgres.conversion import (
     mark,
     mark_or_none,
     model_mark,
+    readable_text,
     split_branch,
     text_of,
 )
@@ -26,6 +28,7 @@ from holdfast.storage.rows import (
     SessionRow,
     ToolRow,
     TurnRow,
+    UnreadableSession,
     UsageRow,
 )
 from holdfast.titles import normalize_title
@@ -60,6 +63,7 @@ class PostgresTable(Generic[RowT]):
             written=written,
         )
         self.alias = alias
+        self.fields = fields
         self.key = key
         self.columns = (*(name for name in key if name not in written), *written)
         self.counts = [column.name for column in layout.columns if column.kind == "count"]
@@ -163,7 +167,20 @@ def session_and_head(values: Sequence[Any]) -> tuple[SessionRow, HeadRow | None]
     return SESSIONS.row(values), None if head[0] is None else HEADS.row(head)
 
 
+def unreadable_session(values: Sequence[Any], why: Damaged) -> UnreadableSession:
+    """Stand in for a session and its head, which were read together and cannot be converted."""
+    found = dict(zip((*SESSIONS.fields, *(f"head.{f}" for f in HEADS.fields)), values, strict=True))
+    return UnreadableSession(found["head.activity"], str(why), readable_text(found["id"]))
+
+
 def branch_row(values: Sequence[Any]) -> BranchRow:
-    """Convert a branch; the id of its session and whether that was purged follow its columns."""
+    """Convert a branch; the id of its session and whether that was purged follow its columns.
+
+    Raise `Damaged` if it has no end: the active branch ends at the head of its session.
+    """
     session_id, purged = values[len(BRANCHES.expressions) :]
+    if values[BRANCHES.fields.index("last_seq")] is None:
+        raise Damaged(
+            f"session {text_of(session_id)} has no head; nothing was changed. Run store.verify()."
+        )
     return BRANCHES.row(values, text_of(session_id), purged)

@@ -25,6 +25,7 @@ from holdfast.errors import (
     HoldfastError,
     Invalid,
     ReadOnly,
+    StoreMoved,
     StoreUnavailable,
 )
 from holdfast.storage.ancestry import Path as BranchPath
@@ -40,6 +41,7 @@ from holdfast.storage.sqlite.connection import (
     enable_checkpoint_on_close,
     translate,
 )
+from holdfast.storage.sqlite.open_files import refuse_deleted_companions, refuse_moved_file
 from holdfast.storage.sqlite.process_lock import ProcessLock
 from holdfast.storage.sqlite.reader_pool import ReaderPool
 from holdfast.storage.sqlite.repair.salvage import salvage
@@ -48,6 +50,13 @@ from holdfast.storage.sqlite.residue_scan import scan_residue
 from holdfast.storage.sqlite.statements import SQL
 from holdfast.storage.sqlite.tables import USAGE, bind
 from holdfast.storage.sqlite.transaction import SQLiteSnapshot
+from holdfast.storage.sqlite.wal import sync_log
+from holdfast.storage.sqlite.wal_check import (
+    IgnoredFrames,
+    find_ignored,
+    refuse_damaged_log,
+    refuse_foreign_log,
+)
 from holdfast.storage.sqlite.watcher import SQLiteWatcher
 from holdfast.storage.sqlite.wipe import delete_search_indexes, wipe_erased
 from holdfast.storage.sqlite.writer import SQLiteWriterConnection
@@ -93,7 +102,7 @@ class SQLiteBackend(Backend, IndexFileHost):
         self._pending_wipes: frozenset[str] = frozenset()
         self._tenant_number: int | None = None
         self._lock: ProcessLock | None = None
-        self._readers = ReaderPool(self._connect_to_read)
+        self._readers = ReaderPool(self._connect_to_read, self._probe_format)
         self._watcher = SQLiteWatcher(self._connect_to_read)
         self._open_store()
         _open_backends.add(self)
@@ -119,6 +128,8 @@ class SQLiteBackend(Backend, IndexFileHost):
         exists = file_location.check_file(self._path)
         if self.readonly and not exists:
             raise StoreUnavailable(f"{self._path} does not exist; nothing was created.")
+        if exists:
+            self._refuse_foreign_log()
         try:
             if not exists:
                 self._create()
@@ -128,7 +139,7 @@ class SQLiteBackend(Backend, IndexFileHost):
             self._close_lock()
             if not self.readonly:
                 raise
-            self._note_damage(error)
+            self.opening_damage = (Damage(what=str(error)),)
         except BaseException:
             self._close_lock()
             raise
@@ -137,6 +148,12 @@ class SQLiteBackend(Backend, IndexFileHost):
             # The process that erased something may have died before it updated its search index.
             delete_search_indexes(self._path)
             self._wipe(busy_timeout_ms=0)
+
+    def _refuse_foreign_log(self) -> None:
+        try:
+            refuse_foreign_log(self._path, self._vfs)
+        except apsw.Error as error:
+            raise translate(error, "nothing was changed.") from error
 
     def _close_lock(self) -> None:
         if self._lock is not None:
@@ -154,6 +171,9 @@ class SQLiteBackend(Backend, IndexFileHost):
         self._writer_connection = SQLiteWriterConnection(
             self._connect_to_write,
             self._lock,
+            path=self._path,
+            durability=self._durability,
+            version=max(self._steps),
             tenant=self.tenant,
             clock=self._clock,
             paths=self._paths,
@@ -168,9 +188,11 @@ class SQLiteBackend(Backend, IndexFileHost):
         """Check the file before anything is written to it or beside it, and migrate it."""
         connection = self._open(readonly=self.readonly)
         try:
+            migrations.check_header(connection, self._path, self._steps)
             found = migrations.schema_version(connection, self._path)
             known = max(self._steps)
             migrations.check_version(found, known, self._path)
+            refuse_damaged_log(connection, self._path, self._vfs)
             if not self.readonly and self._lock is None:
                 self._lock = ProcessLock(self._path)
             if found < known:
@@ -195,6 +217,7 @@ class SQLiteBackend(Backend, IndexFileHost):
                 f"{self._path} has the older format {found} and cannot be migrated read-only; "
                 "open it once for writing to migrate it."
             )
+        sync_log(self._path, self._vfs)  # As in `_connect_to_write`.
         migrations.migrate(
             connection,
             self._path,
@@ -205,12 +228,22 @@ class SQLiteBackend(Backend, IndexFileHost):
         )
 
     def _open(self, *, readonly: bool) -> apsw.Connection:
+        refuse_deleted_companions(self._path, self._vfs, self.deadline)
         try:
             try:
-                return self._connect(readonly=readonly)
-            except (apsw.CantOpenError, apsw.ReadOnlyError):
+                connection = self._connect(readonly=readonly)
+                refuse_moved_file(connection)
+                return connection
+            except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
                 # On read-only storage SQLite cannot create the shared memory that a log needs.
-                if not readonly or file_location.wal_size(self._path):
+                if os.access(self._path.parent, os.W_OK):
+                    raise
+                if not readonly:
+                    raise ReadOnly(
+                        f"{self._path.parent} cannot be written to; nothing was changed. Open the "
+                        "store with readonly=True to read it."
+                    ) from error
+                if file_location.wal_size(self._path):
                     raise
                 return self._connect(readonly=True, immutable=True)
         except apsw.Error as error:
@@ -234,8 +267,21 @@ class SQLiteBackend(Backend, IndexFileHost):
 
     def _connect_to_write(self) -> apsw.Connection:
         connection = self._open(readonly=False)
+        try:
+            refuse_damaged_log(connection, self._path, self._vfs)
+            if self._durability == "power":
+                # A writer that was killed may have left a commit that was not synced.
+                sync_log(self._path, self._vfs)
+        except BaseException as error:
+            connection.close(force=True)
+            if isinstance(error, Damaged):
+                self._note_damage(error)
+            raise
         enable_checkpoint_on_close(connection)
         return connection
+
+    def _probe_format(self, connection: apsw.Connection) -> migrations.FormatProbe:
+        return migrations.FormatProbe(connection, self._path, max(self._steps))
 
     # --------------------------------------------------------------------- reading and writing
 
@@ -320,7 +366,10 @@ class SQLiteBackend(Backend, IndexFileHost):
         if self._lock is None:
             raise ReadOnly("this store was opened for reading only; nothing was stored.")
         if self._damage is not None:
-            raise Damaged(f"{self._damage} The store accepts no writes since.") from self._damage
+            raise Damaged(
+                f"{self._damage} The store accepts no writes since; store.salvage(to) copies "
+                "everything readable into a new store."
+            ) from self._damage
 
     def _require_default_tenant(self) -> None:
         if self.tenant != "default":
@@ -362,19 +411,37 @@ class SQLiteBackend(Backend, IndexFileHost):
             return Scan(files=0, bytes=0, fragments=len(fragments), problem=problem)
 
     def verify(self) -> list[Damage]:
-        """Read everything and return the damage, except in other tenants' sessions."""
+        """Read everything and return the damage, except in other tenants' sessions.
+
+        No write is accepted after damage that belongs to no session: in pages, or in rows whose
+        session is lost.
+        """
         self._refuse_closed()
+        found = self._verify()
+        for damage in found:
+            if damage.blocking and damage.session_id is None:
+                self._note_damage(Damaged(f"{damage.what}; nothing was stored."))
+        return found
+
+    def _verify(self) -> list[Damage]:
         try:
             with self._readers.snapshot() as connection:
                 number = self._tenant_number or self._find_tenant(connection)
+        except StoreMoved:
+            raise
         except (HoldfastError, apsw.Error):
-            return verify_file(self._path)
-        return verify_file(self._path, () if number is None else (number,))
+            tenants: tuple[int, ...] | None = None
+        else:
+            tenants = () if number is None else (number,)
+        try:
+            return verify_file(self._path, tenants)
+        except apsw.Error as error:
+            raise translate(error, "nothing was verified.") from error
 
     def salvage(self, to: str) -> SalvageReport:
         """Copy everything readable into a new store."""
         self._require_default_tenant()
-        return salvage(self._path, Path(to), create_store)
+        return salvage(self._path, Path(to))
 
     def backup(self, to: str) -> BackupReport:
         """Copy the store while it is in use, and verify the copy."""
@@ -382,6 +449,7 @@ class SQLiteBackend(Backend, IndexFileHost):
         self._require_default_tenant()
         connection = self._open(readonly=True)
         try:
+            refuse_damaged_log(connection, self._path, self._vfs)
             return backup(connection, Path(to))
         except apsw.Error as error:
             raise translate(error, "no backup was made; the store is unchanged.") from error
@@ -438,7 +506,19 @@ class SQLiteBackend(Backend, IndexFileHost):
             ),
             HealthCheck("durability", f"{self._durability} ({synced[self._durability]})"),
         ]
+        ignored = self._ignored_frames()
+        if ignored is not None:
+            checks.append(HealthCheck("write-ahead log", str(ignored), not ignored.damaged))
         return checks + [_permissions(p) for p in (self._path.parent, *self._files()) if p.exists()]
+
+    def _ignored_frames(self) -> IgnoredFrames | None:
+        connection = self._open(readonly=True)
+        try:
+            return find_ignored(connection, self._path, self._vfs)
+        except apsw.Error as error:
+            raise translate(error, "nothing was changed.") from error
+        finally:
+            connection.close(force=True)
 
     def close(self) -> None:
         """Finish queued writes and close the file."""
@@ -506,18 +586,6 @@ def _fetch_all(connection: apsw.Connection, name: str, *values: int | None) -> l
 def _make_query_only(connection: apsw.Connection) -> None:
     enable_checkpoint_on_close(connection)
     connection.execute("PRAGMA query_only=ON")
-
-
-def create_store(path: Path) -> None:
-    """Create a new, empty store; raise `Invalid` if the file exists."""
-    if file_location.check_file(path):
-        raise Invalid(f"{path} exists already; nothing was changed. Choose another path.")
-    file_location.prepare_directory(path)
-    lock = ProcessLock(path)
-    try:
-        migrations.create(path, migrations.load(), lock, vfs=None, deadline=10.0)
-    finally:
-        lock.close()
 
 
 def _permissions(path: Path) -> HealthCheck:

@@ -8,6 +8,8 @@ version, the store refuses to open.
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,8 @@ from holdfast.errors import (
     StoreFull,
     StoreUnavailable,
     TooLarge,
+    system_error,
+    too_many_files,
 )
 from holdfast.url import Durability
 
@@ -62,8 +66,12 @@ def connect(
     connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=vfs)
     try:
         _configure(connection, durability, busy)
-    except BaseException:
+    except BaseException as error:
+        # Closing it would free a descriptor, and hide that none was left for its log.
+        exhausted = isinstance(error, apsw.CantOpenError) and _no_descriptor_left()
         connection.close(force=True)
+        if exhausted:
+            raise too_many_files("nothing was changed.") from error
         raise
     return connection
 
@@ -76,7 +84,7 @@ def _configure(connection: apsw.Connection, durability: Durability, busy: float)
     # Plans must not depend on bound values, or SQLite prepares statements again and again.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     # Until the file is known to be a Holdfast store, closing must not write to it.
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    disable_checkpoint_on_close(connection)
     connection.set_busy_timeout(int(busy * 1000))
     connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS[durability]}")
     connection.execute("PRAGMA secure_delete=ON")
@@ -88,6 +96,22 @@ def _configure(connection: apsw.Connection, durability: Durability, busy: float)
 def enable_checkpoint_on_close(connection: apsw.Connection) -> None:
     """Enable the checkpoint on close, once the file is known to be a Holdfast store."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+
+
+def disable_checkpoint_on_close(connection: apsw.Connection) -> None:
+    """Disable the checkpoint on close, and with it the removal of the log."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
+def frames_in_log(connection: apsw.Connection) -> int:
+    """Return how many frames of the write-ahead log SQLite reads; -1 without a log.
+
+    As a statement: in SQLite 3.51 the function refuses a checkpoint that does nothing.
+    """
+    busy, frames, _ = connection.execute("PRAGMA wal_checkpoint(NOOP)").get
+    if busy:
+        raise apsw.BusyError("the write-ahead log is being recovered")
+    return int(frames)
 
 
 class MovedProbe:
@@ -109,9 +133,16 @@ def is_io_error(error: BaseException) -> bool:
     return isinstance(error, apsw.IOError)
 
 
-def translate(error: apsw.Error, effect: str) -> HoldfastError:
-    """Return a SQLite error as one of Holdfast's. `effect` states what was or was not changed."""
+def translate(
+    error: apsw.Error, effect: str, connection: apsw.Connection | None = None
+) -> HoldfastError:
+    """Return a SQLite error as one of Holdfast's. `effect` states what was or was not changed.
+
+    The `connection` that raised it knows the system's error behind a failed write.
+    """
     detail = f"{type(error).__name__}: {error}"
+    if connection is not None and _is_file_limit(error, connection):
+        return system_error(OSError(errno.EFBIG, os.strerror(errno.EFBIG)), detail, effect)
     if isinstance(error, apsw.FullError):
         return StoreFull(f"the disk is full ({detail}); {effect} Free some space and try again.")
     # An operation reads before it writes, so a violated constraint means that rows are damaged.
@@ -125,8 +156,27 @@ def translate(error: apsw.Error, effect: str) -> HoldfastError:
         return ReadOnly(f"the store cannot be written to ({detail}); {effect}")
     if isinstance(error, apsw.TooBigError | apsw.NoMemError):
         return TooLarge(f"too large for the store ({detail}); {effect}")
+    if isinstance(error, apsw.CantOpenError) and _no_descriptor_left():
+        return too_many_files(effect)
     return StoreUnavailable(f"the store is unavailable ({detail}); {effect} Try again.")
 
 
+def _no_descriptor_left() -> bool:
+    """True if no file can be opened: SQLite does not report why it could not open its own."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return True
+    return False
+
+
+def _is_file_limit(error: apsw.Error, connection: apsw.Connection) -> bool:
+    """True if a write failed because the file may not grow: SQLite takes it for a failed disk."""
+    failed = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE
+    return failed and connection.system_errno == errno.EFBIG
+
+
 def _is_damage(error: apsw.Error) -> bool:
-    return getattr(error, "extendedresult", 0) in _DAMAGE_CODES
+    # SQLite has no code of its own for a number of the header that no SQLite writes.
+    unsupported = str(error) == "unsupported file format"
+    return unsupported or getattr(error, "extendedresult", 0) in _DAMAGE_CODES

@@ -17,7 +17,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from holdfast.errors import Damaged, StoreUnavailable
+from holdfast.errors import Damaged, StoreUnavailable, system_errors
 
 _MOUNT_POINT_FIELD: Final = 4  # Index of this field in a line of mountinfo.
 _OCTAL_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
@@ -37,12 +37,10 @@ NETWORK_FILESYSTEMS: Final = frozenset(
 def prepare_directory(path: Path) -> None:
     """Create the store's directory, private to its owner, if it is missing."""
     missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
-    try:
+    with system_errors("the store's directory cannot be created", "nothing was stored."):
         for directory in reversed(missing):
             directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
             sync_directory(directory.parent)
-    except OSError as error:
-        raise StoreUnavailable(f"{path.parent} cannot be created: {error.strerror}.") from error
 
 
 def check_file(path: Path) -> bool:
@@ -75,7 +73,8 @@ def check_file(path: Path) -> bool:
         size = f"only {found.st_size} bytes long" if found.st_size else "empty"
         raise Damaged(
             f"{path} is {size}, so it is not a store: it was truncated, or another program "
-            "created it. Restore a backup over it, or remove it to create a new store there."
+            "created it. Restore a backup with `holdfast restore-backup FILE`, or remove it to "
+            "create a new store there."
         )
     return True
 

@@ -1,14 +1,13 @@
 """Schema migrations, in numbered steps.
 
-`PRAGMA user_version` is the number of the last step applied to a file. A new store is built in a
-temporary file and then renamed, so no other process sees a half-built one. An older store is
+`PRAGMA user_version` is the number of the last step applied to a file. A new store gets its name
+when it is complete (`new_file`), so no other process sees a half-built one. An older store is
 migrated under the process lock, in one transaction, after a backup; row counts are compared before
 the commit. A store with steps that this version does not know is refused and not changed.
 """
 
 from __future__ import annotations
 
-import errno
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +15,16 @@ from typing import Final
 
 import apsw
 
-from holdfast import ids
-from holdfast.errors import Damaged, SchemaTooNew, StorageError, StoreFull, StoreUnavailable
+from holdfast.errors import Damaged, SchemaTooNew, StorageError, StoreUnavailable
 from holdfast.storage.sql_files import load_migrations
 from holdfast.storage.sqlite import location
 from holdfast.storage.sqlite.connection import APPLICATION_ID, connect, translate
+from holdfast.storage.sqlite.new_file import new_file
 from holdfast.storage.sqlite.process_lock import ProcessLock
 
 _COUNTED_TABLES: Final = ("sessions", "heads", "branches", "messages", "turns", "blobs")
+
+_MAX_FORMAT: Final = 9999  # The numbers of steps have four digits.
 
 Steps = dict[int, str]
 
@@ -42,6 +43,56 @@ def schema_version(connection: apsw.Connection, path: Path) -> int:
     return _pragma(connection, "user_version")
 
 
+def check_header(connection: apsw.Connection, path: Path, steps: Steps) -> None:
+    """Raise `Damaged` if the header contradicts the tables, which show that it is damaged."""
+    problem = header_damage(connection, steps)
+    if problem is not None:
+        raise Damaged(
+            f"{path}: {problem}; nothing was changed. Open it with readonly=True, and copy "
+            "everything into a new store with store.salvage(to) or `holdfast doctor --fix`."
+        )
+
+
+def header_damage(connection: apsw.Connection, steps: Steps) -> str | None:
+    """Return how the header contradicts the tables; `None` if it does not.
+
+    The number of another format is damaged only if the tables are exactly those of a known format,
+    and it differs from that by one bit, or no format can have it. So two formats with the same
+    tables must have numbers that differ in more than one bit.
+    """
+    application, version = (
+        _pragma(connection, "application_id"),
+        _pragma(connection, "user_version"),
+    )
+    if application == APPLICATION_ID and version == max(steps):
+        return None
+    formats = same_tables(connection, steps)
+    if formats and application != APPLICATION_ID:
+        return "the header does not identify the file as a Holdfast store, which its tables are"
+    near = [number for number in formats if (number ^ version).bit_count() == 1]
+    possible = 0 < version <= _MAX_FORMAT
+    if version in formats or not (near or (formats and not possible)):
+        return None
+    return (
+        f"the header has the format number {version}, but the tables are those of format "
+        f"{max(near or formats)}"
+    )
+
+
+def same_tables(connection: apsw.Connection, steps: Steps) -> list[int]:
+    """Return the formats that have exactly the tables and indexes of this database."""
+    query = "SELECT type, name, sql FROM sqlite_schema"
+    found = set(connection.execute(query))
+    formats: list[int] = []
+    model = apsw.Connection(":memory:")
+    for number, script in steps.items():
+        model.execute(script)
+        if set(model.execute(query)) == found:
+            formats.append(number)
+    model.close()
+    return formats
+
+
 def check_version(found: int, known: int, path: Path) -> None:
     """Raise `SchemaTooNew` if a newer Holdfast wrote the store."""
     if found > known:
@@ -49,6 +100,34 @@ def check_version(found: int, known: int, path: Path) -> None:
             f"{path} was written by a newer Holdfast (format {found}; this version supports up to "
             f"{known}); it was not changed. Upgrade Holdfast to open it."
         )
+
+
+class FormatProbe:
+    """Notices, inside a transaction, that another process has migrated a store since it was opened.
+
+    The format number is read only if another connection has committed.
+    """
+
+    def __init__(self, connection: apsw.Connection, path: Path, known: int) -> None:
+        """Raise `SchemaTooNew` in `check` for a format that is newer than `known`."""
+        self._connection = connection
+        self._path = path
+        self._known = known
+        self._seen = -1
+
+    def check(self) -> None:
+        """Raise `SchemaTooNew` if the store was migrated; call it after the first read."""
+        if self._connection.data_version() != self._seen:
+            self.read()
+
+    def read(self) -> None:
+        """Read the format number, in a transaction of its own if there is none; see `check`."""
+        check_version(_pragma(self._connection, "user_version"), self._known, self._path)
+        self.note_commit()
+
+    def note_commit(self) -> None:
+        """Expect the content as it is now, after a commit of this connection."""
+        self._seen = self._connection.data_version()
 
 
 def create(
@@ -59,39 +138,21 @@ def create(
     try:
         if not path.exists():
             location.refuse_orphaned_log(path)
-            _create_atomically(path, steps, vfs)
-    except apsw.Error as error:
-        raise translate(error, "no store was created.") from error
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StoreFull(f"the disk is full ({error}); no store was created.") from error
-        raise StoreUnavailable(f"{path} cannot be created ({error}).") from error
+            with new_file(path, "no store was created.") as temporary:
+                build_store(temporary, steps, vfs)
     finally:
         lock.release()
 
 
-def _create_atomically(path: Path, steps: Steps, vfs: str | None) -> None:
-    temporary = path.with_name(f".{path.name}.{ids.session_id()}.new")
-    try:
-        _build(temporary, steps, vfs)
-        temporary.rename(path)
-    finally:
-        for leftover in (
-            temporary,
-            *(location.companion(temporary, s) for s in location.COMPANION_SUFFIXES),
-        ):
-            leftover.unlink(missing_ok=True)
-    location.sync_directory(path.parent)
-
-
-def _build(path: Path, steps: Steps, vfs: str | None) -> None:
+def build_store(path: Path, steps: Steps | None = None, vfs: str | None = None) -> None:
+    """Build an empty store in a new file, complete without a log."""
     location.create_private(path)
     connection = connect(path, readonly=False, durability="power", busy=1.0, vfs=vfs)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         with connection:
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            for number, script in steps.items():
+            for number, script in (load() if steps is None else steps).items():
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version={number}")
         # The file must be complete without its log before it gets its final name.
@@ -118,6 +179,8 @@ def migrate(
             return
         copy = _unused_path(path.with_name(f"{path.name}.before-{max(pending)}"))
         backup(copy)
+        # Whatever the durability: nothing that is not synced may come between synced commits.
+        connection.execute("PRAGMA synchronous=FULL")
         with connection:
             counts = _counts(connection)
             for number, script in pending.items():

@@ -15,9 +15,13 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from typing import Final
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable, system_error, system_errors
 from holdfast.storage.sqlite.location import PRIVATE_FILE, companion
+
+_NOT_LOCKED: Final = "the store cannot be locked"
+_NOT_STORED: Final = "nothing was stored."
 
 
 class ProcessLock:
@@ -36,23 +40,24 @@ class ProcessLock:
         """Acquire the lock if it is free and no other process waits; true if it was acquired."""
         try:
             fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            finally:
+                fcntl.flock(self._queue, fcntl.LOCK_UN)
         except BlockingIOError:
             return False
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        except OSError as error:
+            raise system_error(error, _NOT_LOCKED, _NOT_STORED) from error
         return True
 
     def acquire(self) -> None:
         """Acquire the lock, waiting in turn for as long as it takes."""
-        fcntl.flock(self._queue, fcntl.LOCK_EX)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        finally:
-            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        with system_errors(_NOT_LOCKED, _NOT_STORED):
+            fcntl.flock(self._queue, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            finally:
+                fcntl.flock(self._queue, fcntl.LOCK_UN)
 
     def acquire_within(self, seconds: float) -> None:
         """Acquire the lock by polling, for rare work such as a migration.
@@ -83,6 +88,4 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, flags, PRIVATE_FILE)
     except OSError as error:
-        raise StoreUnavailable(
-            f"the lock file {path} cannot be opened: {error.strerror}; nothing was stored."
-        ) from error
+        raise system_error(error, "the lock file cannot be opened", _NOT_STORED) from error

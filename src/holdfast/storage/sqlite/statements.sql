@@ -13,6 +13,9 @@ INSERT INTO tenants (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = na
 -- name: raise_fence
 UPDATE meta SET value = value + 1 WHERE name = 'fence'
 
+-- name: bind_log
+INSERT INTO meta (name, value) VALUES ('log', ?) ON CONFLICT DO UPDATE SET value = excluded.value
+
 -- Sessions by one field, whose value is ?2; a condition on the trash and an order follow. The sign of
 -- +s.tenant keeps SQLite from reading all sessions of the tenant.
 -- name: find_sessions
@@ -54,6 +57,13 @@ WHERE tenant = ? AND parent IN (…) AND relation IN ('fork', 'continue')
 
 -- name: sessions_by_parent
 {find_sessions} s.tenant = ?1 AND s.parent = ?2
+
+-- name: descendants
+WITH RECURSIVE below (n, id) AS (
+  SELECT n, id FROM sessions WHERE tenant = ?1 AND parent = ?2 AND id <> ?2
+  UNION SELECT s.n, s.id FROM below CROSS JOIN sessions s ON s.tenant = ?1 AND s.parent = below.id
+  WHERE s.id <> ?2)
+{find_sessions} s.n IN (SELECT n FROM below) ORDER BY s.n
 
 -- name: titled
 SELECT n, id, scope, agent, title, parent, relation, h.branch, h.updated_at
@@ -106,6 +116,13 @@ WHERE s.tenant = ?1 AND
 
 -- name: branches_from
 {find_branches} b.parent = ?2 ORDER BY b.n
+
+-- Branches, as a JSON array of their numbers, and all that descend from them.
+-- name: branches_below
+WITH RECURSIVE below (n) AS (
+  SELECT value FROM json_each(?2)
+  UNION SELECT b.n FROM below CROSS JOIN branches b ON b.parent = below.n)
+{find_branches} b.n IN (SELECT n FROM below) ORDER BY b.n
 
 -- name: branch_step
 SELECT s.id, {branches} FROM branches b JOIN sessions s ON s.n = b.session
@@ -208,10 +225,10 @@ WHERE place BETWEEN ? AND ? AND id IN (…)
 -- name: rowids_of_ids
 SELECT place FROM messages INDEXED BY messages_by_id WHERE id IN (…) LIMIT 1001
 
--- name: messages_by_id_in_session
+-- name: messages_by_id_in_sessions
 SELECT b.n, m.place & 4294967295, m.id, m.turn, m.crc, CAST(m.body AS BLOB)
 FROM messages m INDEXED BY messages_by_id CROSS JOIN branches b ON b.n = m.place >> 32
-WHERE m.id IN (…) AND b.session = ?
+WHERE m.id IN (…) AND b.session IN (SELECT value FROM json_each(?))
 
 -- name: size_of_messages
 SELECT count(*), total(octet_length(m.id) + octet_length(m.body))
@@ -279,7 +296,7 @@ DELETE FROM usage WHERE session = ?
 SELECT {queue} FROM queue q WHERE q.session = ? ORDER BY q.number
 
 -- name: queue_blobs
-SELECT sha256, data FROM queue_blobs WHERE session = ? AND number = ? ORDER BY rowid
+SELECT sha256, CAST(data AS BLOB) FROM queue_blobs WHERE session = ? AND number = ? ORDER BY rowid
 
 -- name: last_queued
 SELECT coalesce(max(number), 0) FROM queue WHERE session = ?
@@ -314,10 +331,13 @@ INSERT INTO usage ({usage.names}) VALUES ({usage.values})
 UPDATE usage SET {usage.set} WHERE rowid = ?
 
 -- name: blob
-SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?
+SELECT CAST(data AS BLOB) FROM blobs WHERE tenant = ? AND sha256 = ?
 
 -- name: find_blob
-SELECT n FROM blobs WHERE tenant = ? AND sha256 = ?
+SELECT n, data = ?3 FROM blobs WHERE tenant = ?1 AND sha256 = ?2
+
+-- name: put_blob
+UPDATE blobs SET data = ?2 WHERE n = ?1
 
 -- name: add_blob
 INSERT INTO blobs (tenant, sha256, data) VALUES (?, ?, ?) RETURNING n
@@ -341,7 +361,7 @@ DELETE FROM blobs WHERE n = ?
 
 -- name: stats
 SELECT (SELECT count(*) FROM sessions WHERE tenant = ?1 AND purged_at IS NULL),
-  (SELECT count(*) FROM sessions WHERE tenant = ?1 AND trashed_at IS NOT NULL),
+  (SELECT count(*) FROM sessions WHERE tenant = ?1 AND trashed_at IS NOT NULL AND purged_at IS NULL),
   (SELECT coalesce(sum(turns), 0) FROM heads WHERE tenant = ?1),
   (SELECT count(*) FROM heads WHERE tenant = ?1 AND open_turn IS NOT NULL),
   (SELECT count(*) FROM blobs WHERE tenant = ?1),

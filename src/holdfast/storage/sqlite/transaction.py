@@ -168,6 +168,10 @@ class SQLiteSnapshot(Snapshot):
         """Return the time in microseconds, from this host's clock."""
         return self._clock.micros()
 
+    def monotonic(self) -> int:
+        """Return the monotonic time of this host."""
+        return self._clock.monotonic()
+
     # ---------------------------------------------------------------------------- sessions
 
     def sessions(
@@ -243,6 +247,14 @@ class SQLiteSnapshot(Snapshot):
                 ) from error
             counts |= {unbind(parent): count for parent, count in found}
         return counts
+
+    def descendants(self, id: str) -> list[SessionRow]:
+        """Return the sessions that come from one, in one statement."""
+        try:
+            rows = self._execute(SQL["descendants"], (self._tenant, bind(id)))
+            return [self._checked(SESSIONS, row, row[1]) for row in rows]
+        except UnicodeDecodeError as error:
+            raise self._checksum_error(None) from error
 
     def head(self, n: int) -> HeadRow | None:
         """Return a session's head row."""
@@ -373,6 +385,11 @@ class SQLiteSnapshot(Snapshot):
             rows = self._execute(SQL["branches_of_session"], (self._tenant, session))
         return [self._branch_row(row) for row in rows]
 
+    def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
+        """Return these branches and their descendants, in one statement."""
+        rows = self._execute(SQL["branches_below"], (self._tenant, _json_array(branches)))
+        return [self._branch_row(row) for row in rows]
+
     def _branch_row(self, row: Sequence[Any]) -> BranchRow:
         session_id, purged_at, active, head_seq, *columns = row
         if not BRANCHES.is_intact(columns):
@@ -448,13 +465,16 @@ class SQLiteSnapshot(Snapshot):
         branches = {rowid >> _BRANCH_BITS for rowid in rowids}
         return [segment for segment in path if segment.branch in branches]
 
-    def stored_in_session(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        """Return the messages with these ids on all branches of a session, with their branch."""
+    def stored_in_sessions(
+        self, sessions: Collection[int], ids: Sequence[str]
+    ) -> list[tuple[int, MessageRow]]:
+        """Return the messages with these ids on all branches of sessions, with their branch."""
         found: list[tuple[int, MessageRow]] = []
         for start in range(0, len(ids), _IDS_PER_QUERY):
             names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
             rows = self._execute(
-                _with_parameters("messages_by_id_in_session", len(names)), (*names, session)
+                _with_parameters("messages_by_id_in_sessions", len(names)),
+                (*names, _json_array(sessions)),
             )
             found.extend((branch, _message_row(row)) for branch, *row in rows)
         return sorted(found, key=lambda item: (item[0], item[1].seq))
@@ -504,8 +524,8 @@ class SQLiteSnapshot(Snapshot):
         values = (bind(model), self._tenant, _NO_LIMIT if limit is None else limit)
         return [USAGE.row(row) for row in self._execute(SQL["usage_of_model"], values)]
 
-    def blob(self, sha256: str) -> bytes | None:
-        """Return a blob's data."""
+    def stored_blob(self, sha256: str) -> bytes | None:
+        """Return a blob's data as it is stored."""
         row = self._first("blob", self._tenant, bind(sha256))
         return None if row is None else row[0]
 
@@ -658,11 +678,13 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
             self._write("use_blob", base | blob.seq, self._blob_number(blob))
 
     def _blob_number(self, blob: BlobUse) -> int:
-        """Return the number of a blob, which is inserted unless it is stored."""
-        row = self._first("find_blob", self._tenant, blob.sha256)
+        """Return the number of a blob, which is stored unless it is there with this data."""
+        row = self._first("find_blob", self._tenant, blob.sha256, blob.data)
         if row is None:
             return self._insert_returning("add_blob", self._tenant, blob.sha256, blob.data)
         number: int = row[0]
+        if row[1] == 0:
+            self._write("put_blob", number, blob.data)
         return number
 
     def add_usage(self, session: int, row: UsageRow) -> None:
@@ -809,6 +831,11 @@ def _owner(row: Sequence[Any]) -> BranchOwner:
     if bytes in map(type, row):
         row = [unbind(value) for value in row]
     return BranchOwner(*row)
+
+
+def _json_array(numbers: Iterable[int]) -> str:
+    """Return numbers as one bound value, for statements that take any count of them."""
+    return f"[{','.join(map(str, numbers))}]"
 
 
 def _message_row(row: Sequence[Any]) -> MessageRow:

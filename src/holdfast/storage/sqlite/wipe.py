@@ -121,7 +121,7 @@ def _dirty_pages(connection: apsw.Connection, path: Path, vfs: str | None) -> It
         for first in range(0, min(pages, _MAX_PAGES), _PAGES_PER_READ):
             count = min(_PAGES_PER_READ, pages - first)
             data = file.read(first * size, count * size)
-            for at in range(count):
+            for at in range(len(data) // size):  # Pages of a later commit may be only in its log.
                 low, high = page_gap(data, at * size, size, first=first + at == 0)
                 if low < high and not data.startswith(_ZEROS[: high - low], at * size + low):
                     yield first + at

@@ -1,26 +1,40 @@
 """The writer connection: one per process, used under the `ProcessLock`.
 
-After `COMMIT` the file must still be the one at the store's path. If `COMMIT` fails, the connection
-is discarded (see `storage.group_commit`).
+Before a transaction, and after `COMMIT`, the files must still be those at the store's path
+(`open_files`). If `COMMIT` fails, the connection is discarded (see `storage.group_commit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
 from holdfast.clock import Clock
-from holdfast.errors import Damaged, HoldfastError, StoreMoved
+from holdfast.errors import Damaged, HoldfastError, OutcomeUnknown, StorageError, StoreMoved
 from holdfast.storage.ancestry import Path as BranchPath
 from holdfast.storage.group_commit import CommitFailed
-from holdfast.storage.sqlite.connection import MovedProbe, is_io_error, translate
+from holdfast.storage.sqlite.connection import is_io_error, translate
+from holdfast.storage.sqlite.migrations import FormatProbe
+from holdfast.storage.sqlite.open_files import OpenFiles
 from holdfast.storage.sqlite.process_lock import ProcessLock
 from holdfast.storage.sqlite.statements import SQL
 from holdfast.storage.sqlite.tables import bind
 from holdfast.storage.sqlite.transaction import SQLiteTransaction
+from holdfast.storage.sqlite.wal import LogBinder
+from holdfast.url import Durability
 
 _NOT_STORED = "nothing was stored."
+
+
+class _OpenWriter(NamedTuple):
+    """A connection with its files, its log, and what notices a migration by another process."""
+
+    files: OpenFiles
+    log: LogBinder
+    format: FormatProbe
 
 
 class SQLiteWriterConnection:
@@ -31,6 +45,9 @@ class SQLiteWriterConnection:
         connect: Callable[[], apsw.Connection],
         lock: ProcessLock,
         *,
+        path: Path,
+        durability: Durability,
+        version: int,
         tenant: str,
         clock: Clock,
         paths: dict[int, BranchPath],
@@ -39,18 +56,21 @@ class SQLiteWriterConnection:
     ) -> None:
         """Open with `connect` when first needed, and call `on_damage` when the file is damaged.
 
+        `version` is the newest format that can be written.
         `wipe_note` names the row of `meta` that records a pending wipe of erased data.
         """
         self._connect = connect
         self._lock = lock
+        self._path = path
+        self._durability = durability
+        self._version = version
         self._tenant = tenant
         self._clock = clock
         self._paths = paths
         self._wipe_note = wipe_note
         self._on_damage = on_damage
-        self._connection: apsw.Connection | None = None
+        self._opened: _OpenWriter | None = None
         self._transaction: SQLiteTransaction | None = None
-        self._probe: MovedProbe | None = None
 
     def try_enter(self) -> bool:
         """Acquire the process lock if it is free."""
@@ -65,9 +85,21 @@ class SQLiteWriterConnection:
         self._lock.release()
 
     def begin(self) -> SQLiteTransaction:
-        """Begin a transaction, opening the connection if it is not open."""
-        connection = self._connection or self._open()
+        """Begin a transaction, opening the connection if it is not open.
+
+        Raises `StoreMoved` if its log is no longer the one at the store's path: frames that
+        another process acknowledged would be overwritten.
+        """
+        files, log, format = self._opened or self._open()
+        if moved := files.companion_moved():
+            raise _refusal(files, moved)
+        bind_first = self._durability == "process" and not log.is_current
+        connection = files.connection
         transaction = self._transaction
+        if bind_first or transaction is None:
+            format.read()  # Both write before the transaction; the lock keeps migrations out.
+        if bind_first:
+            log.bind()  # Before the first commit that is not synced.
         if transaction is None:
             number = self._tenant_number(connection)
             transaction = SQLiteTransaction(
@@ -76,12 +108,23 @@ class SQLiteWriterConnection:
             self._transaction = transaction
         transaction.reset()
         connection.execute(SQL["begin"])
+        try:
+            format.check()
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
         return transaction
 
-    def _open(self) -> apsw.Connection:
-        connection = self._connection = self._connect()
-        self._probe = MovedProbe(connection)
-        return connection
+    def _open(self) -> _OpenWriter:
+        files = OpenFiles(self._connect())
+        try:
+            log = LogBinder(files.connection, self._path, self._durability)
+        except BaseException:
+            files.close()
+            raise
+        format = FormatProbe(files.connection, self._path, self._version)
+        opened = self._opened = _OpenWriter(files, log, format)
+        return opened
 
     def _tenant_number(self, connection: apsw.Connection) -> int:
         name = bind(self._tenant)
@@ -92,34 +135,56 @@ class SQLiteWriterConnection:
         return number
 
     def commit(self) -> None:
-        """Commit; the transaction is durable when this returns.
+        """Commit; the transaction is durable, in a log bound to the store, when this returns.
 
-        Raises `CommitFailed` if SQLite reports an error, and `StoreMoved` if the committed file
-        is no longer the one at the store's path.
+        Raises `CommitFailed` if SQLite reports an error, `StoreMoved` if the committed file is no
+        longer the one at the store's path, and `OutcomeUnknown` if one of its companions is not.
         """
-        assert self._connection is not None  # noqa: S101 - only after begin
-        assert self._probe is not None  # noqa: S101
+        assert self._opened is not None  # noqa: S101 - only after begin
+        files, log, format = self._opened
         try:
-            self._connection.execute("COMMIT")
+            files.connection.execute("COMMIT")
+        except apsw.Error as error:
+            failed = CommitFailed(self._translate(error), attempted=True)
+            self._abandon()
+            raise failed from error
+        if not log.is_current:
+            self._bind(log)
+        if moved := files.moved():
+            if files.main_moved():
+                raise StoreMoved(
+                    f"{moved}, so what was just written is not in the file at its path. "
+                    "Open the store again and retry."
+                )
+            files.save_log()
+            raise OutcomeUnknown(
+                f"{moved}, while this was written; it may be stored. Close the store, open it "
+                "again and retry with the same ids: it will be stored once."
+            )
+        format.note_commit()
+
+    def _bind(self, log: LogBinder) -> None:
+        try:
+            log.bind()
         except apsw.Error as error:
             self._abandon()
-            raise CommitFailed(self._translate(error), attempted=True) from error
-        if self._probe.moved():
-            raise StoreMoved(
-                "the store's file was moved, deleted or replaced while it was open, so what was "
-                "just written is not in the file at its path. Open the store again and retry."
-            )
+            # Not the error itself: the transaction is stored, whatever the reason of this one.
+            failed = StorageError(f"its log could not be bound to the store: {error}")
+            raise CommitFailed(failed, attempted=True) from error
 
     def roll_back(self) -> None:
         """Roll back, unless SQLite has already done so."""
-        connection = self._connection
-        if connection is None or not connection.in_transaction:
+        if self._opened is None:
+            return
+        connection = self._opened.files.connection
+        if not connection.in_transaction:
             return
         try:
             connection.execute("ROLLBACK")
         except apsw.Error as error:
+            failed = CommitFailed(self._translate(error), attempted=False)
             self._abandon()
-            raise CommitFailed(self._translate(error), attempted=False) from error
+            raise failed from error
 
     def translate(self, error: BaseException) -> BaseException:
         """Return a SQLite error as one of Holdfast's; an I/O error also ends the connection."""
@@ -132,7 +197,8 @@ class SQLiteWriterConnection:
         return translated
 
     def _translate(self, error: apsw.Error) -> HoldfastError:
-        translated = translate(error, _NOT_STORED)
+        connection = None if self._opened is None else self._opened.files.connection
+        translated = translate(error, _NOT_STORED, connection)
         if isinstance(translated, Damaged):
             self._on_damage(translated)
         return translated
@@ -141,19 +207,33 @@ class SQLiteWriterConnection:
         """Open a new connection and commit a fence, which overwrites what a failed commit left."""
         self._abandon()
         try:
-            connection = self._open()
+            connection = self._open().files.connection
             with connection:
                 connection.execute(SQL["raise_fence"])
         except apsw.Error as error:
+            translated = self._translate(error)
             self._abandon()
-            raise self._translate(error) from error
+            raise translated from error
 
     def _abandon(self) -> None:
-        connection, self._connection = self._connection, None
-        self._transaction = self._probe = None
-        if connection is not None:
-            connection.close(force=True)
+        opened, self._opened = self._opened, None
+        self._transaction = None
+        if opened is not None:
+            opened.log.close()
+            opened.files.close()
 
     def close(self) -> None:
         """Close the connection."""
         self._abandon()
+
+
+def _refusal(files: OpenFiles, moved: str) -> StoreMoved:
+    """Return the error of a transaction that found its log moved before it wrote anything."""
+    safe = (
+        "What was stored before is safe"
+        if files.save_log()
+        else "What was stored shortly before may be lost"
+    )
+    return StoreMoved(
+        f"{moved}; nothing was stored. {safe}. Close the store, open it again and retry."
+    )

@@ -23,10 +23,11 @@ _SECOND_US = 1_000_000
 
 
 class SetClock:
-    """A clock that moves only by `advance`, and by a microsecond at each reading."""
+    """A clock that moves only when it is told to, and by a microsecond at each reading."""
 
     def __init__(self, micros: int = _START_US) -> None:
         self._now = micros
+        self._monotonic = 0
         self._guard = threading.Lock()
 
     def micros(self) -> int:
@@ -35,8 +36,19 @@ class SetClock:
             self._now += 1
             return self._now
 
+    def monotonic(self) -> int:
+        """Return the time that has passed; `step` does not change it."""
+        with self._guard:
+            return self._monotonic
+
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, or back."""
+        """Let time pass."""
+        with self._guard:
+            self._now += int(seconds * _SECOND_US)
+            self._monotonic += int(seconds * _SECOND_US)
+
+    def step(self, seconds: float) -> None:
+        """Set the wall clock forward, or back."""
         with self._guard:
             self._now += int(seconds * _SECOND_US)
 
@@ -116,7 +128,7 @@ class StoreFixtures:
         return session.turn(model=model).__enter__()
 
     def expire_leases(self, store: Store) -> None:
-        """Advance the clock until every lease has expired."""
+        """Let time pass until every lease has expired."""
         self.clock.advance(store.backend.lease + 1)
 
 

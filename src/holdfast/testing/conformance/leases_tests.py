@@ -9,15 +9,18 @@ import socket
 import threading
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from holdfast.draft import Draft
 from holdfast.errors import SessionBusy, TurnLost
-from holdfast.session import Session
+from holdfast.operations import turns
+from holdfast.processes import this_process
+from holdfast.session import Session, number_of
 from holdfast.store import Store
 from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.turn import Turn
-from holdfast.values import Message, ToolCall
+from holdfast.values import Holder, Message, ToolCall
 
 _LONG = 30.0
 
@@ -116,6 +119,80 @@ class LeaseTests(StoreFixtures):
             turn.user("late, but nobody came")
         assert session.turns()[0].state == "sealed"
 
+    @pytest.mark.parametrize("seconds", [-3600, 3600])
+    def test_a_clock_that_is_set_takes_and_keeps_no_turn(
+        self, store: Store, session: Session, seconds: int
+    ) -> None:
+        """Ahead or back: on one machine a lease ends when the time of its length has passed."""
+        turn = self.open_turn(session)
+        self.clock.step(seconds)
+        with pytest.raises(SessionBusy):
+            self.open_turn(session)
+        assert not store.session("the session").interrupted
+        turn.user("still mine")
+        self.expire_leases(store)
+        with session.turn() as new:
+            assert new.recovered is not None
+
+    def test_a_holder_on_another_machine_has_its_lease_by_the_databases_clock(
+        self, store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """If that is set ahead by more than the lease the turn is lost, and the fence holds."""
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("holdfast.turn.this_process", _another_machine)
+            old = self.open_turn(session)
+        old.user("a")
+        self.clock.step(store.backend.lease - 1)
+        with pytest.raises(SessionBusy):
+            self.open_turn(session)
+        self.clock.step(1)
+        with session.turn() as new:
+            with pytest.raises(TurnLost):
+                old.user("late")
+            new.user("b")
+        assert [message.text for message in session.messages()] == ["a", "b"]
+
+    def test_a_lease_that_seems_to_end_in_an_hour_ends_in_time(
+        self, store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The database's clock was set back; a holder on another machine died, or did not."""
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("holdfast.turn.this_process", _another_machine)
+            old = self.open_turn(session)
+        self.clock.step(-3600)
+        with pytest.raises(SessionBusy):
+            self.open_turn(session)
+        self.clock.advance(store.backend.lease - 1)
+        with pytest.raises(SessionBusy):
+            self.open_turn(session)
+        self._renew(store, session, old, store.backend.lease)
+        self.clock.advance(2)
+        with pytest.raises(SessionBusy):
+            self.open_turn(session)
+        self.expire_leases(store)
+        self.open_turn(session)
+        assert [turn.state for turn in session.turns()] == ["interrupted", "open"]
+
+    def test_a_lease_that_is_longer_than_others_is_not_shortened(
+        self, store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each says how long it is: workers need not agree."""
+        length = store.backend.lease
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("holdfast.turn.this_process", _another_machine)
+            old = self.open_turn(session)
+            self._renew(store, session, old, 10 * length)
+        for _ in range(9):
+            with pytest.raises(SessionBusy):
+                self.open_turn(session)
+            self.clock.advance(length)
+        old.user("still mine")
+
+    @staticmethod
+    def _renew(store: Store, session: Session, turn: Turn, lease: float) -> None:
+        number = int(turn.id.rpartition(".")[2])
+        store.backend.write(turns.renew(number_of(session), number, lease))
+
     @pytest.mark.parametrize("taken_by", ["turn", "recover"])
     @pytest.mark.parametrize("write", _WRITES)
     def test_the_old_holder_writes_nothing(
@@ -180,6 +257,10 @@ class LeaseTests(StoreFixtures):
             session.recover()
             raise ValueError("mine")
         assert any("holdfast" in note for note in raised.value.__notes__)
+
+
+def _another_machine() -> Holder:
+    return msgspec.structs.replace(this_process(), boot="another")
 
 
 def _everything(session: Session) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import IdConflict
+from holdfast.operations.purge_steps import MAX_STEP_MESSAGES
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.testing.conformance.conversation import parse_conversation, texts
@@ -83,6 +84,28 @@ class PurgeForkTests(StoreFixtures):
         if middle == "lives":
             assert texts(fork) == ["new", "", ""]
             assert fork.info().preview is None
+
+    def test_erasing_many_messages(self, store: Store, session: Session) -> None:
+        """In several steps, from forks and from copies, with the same report and previews."""
+        count = 2 * MAX_STEP_MESSAGES + 1
+        session.append(*(Message.user(f"secret {n}", id=f"m{n}") for n in range(count)))
+        fork = session.fork(MAX_STEP_MESSAGES + 1)
+        copied = session.fork(2)
+        copied.replace([Message.system("new"), *copied.messages()])
+        second = copied.fork()
+        second.append(Message.user("own"))
+        report = store.purge(session.id, forks="erase")
+        assert (report.messages, report.kept, report.kept_for) == (count, 0, ())
+        assert set(report.erased_in) == {fork.id, copied.id, second.id}
+        assert set(texts(fork)) == {""}
+        assert (texts(copied), texts(second)) == (["new", "", ""], ["new", "", "", "own"])
+        previews = {info.id: info.preview for info in store.sessions()}
+        assert previews == {fork.id: None, copied.id: None, second.id: "own"}
+        for one in (fork, copied, second):
+            store.purge(one.id)
+        stats = store.stats()
+        assert (stats.sessions, stats.messages, stats.branches) == (0, 0, 0)
+        assert store.verify() == []
 
     def test_erasing_what_no_fork_shares(self, store: Store, session: Session) -> None:
         """Where no fork shares a message it is a purge like any other."""

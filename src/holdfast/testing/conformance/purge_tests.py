@@ -16,6 +16,7 @@ from holdfast.errors import (
     SessionBusy,
     SessionNotFound,
 )
+from holdfast.operations.purge_steps import MAX_STEP_MESSAGES
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.testing.conformance.blobs_tests import sha
@@ -187,6 +188,23 @@ class PurgeTests(StoreFixtures):
         assert [set(r.kept_for) for r in reports] == [{long.id, short.id}, set(), set()]
         stats = store.stats()
         assert (stats.sessions, stats.branches, stats.messages) == (0, 0, 0)
+
+    def test_many_messages_and_many_branches(self, store: Store, session: Session) -> None:
+        """In several steps: the fork keeps what it shares, and all goes with the fork."""
+        session.append(*(Message.user(f"m{n}") for n in range(2 * MAX_STEP_MESSAGES)))
+        for _ in range(20):
+            session.rewind(MAX_STEP_MESSAGES)
+            session.append(Message.user("again"))
+        fork = session.fork()
+        kept = texts(fork)
+        report = store.purge(session.id)
+        assert report.messages == MAX_STEP_MESSAGES + 19
+        assert (report.kept, report.kept_for) == (MAX_STEP_MESSAGES + 1, (fork.id,))
+        assert texts(fork) == kept
+        assert store.verify() == []
+        assert store.purge(fork.id).messages == MAX_STEP_MESSAGES + 1
+        stats = store.stats()
+        assert (stats.sessions, stats.messages, stats.branches) == (0, 0, 0)
 
     @pytest.mark.parametrize("order", list(itertools.permutations(range(5)))[::7])
     def test_in_any_order(self, store: Store, order: tuple[int, ...]) -> None:

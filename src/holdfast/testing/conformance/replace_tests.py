@@ -236,6 +236,7 @@ class ReplaceTests(StoreFixtures):
             tx.put_head(msgspec.structs.replace(head, seq=2))
 
         store.backend.write(spoil)
+        session = session.fork()  # The session itself accepts no writes once this was read.
         session.append(*parse_conversation("a"))
         old = session.messages()
         assert [m.status for m in old] == ["complete", "damaged", "complete"]

@@ -131,7 +131,7 @@ class ResolveTests(StoreFixtures):
         """Order of writes counts, not the clock and not the order of creation."""
         one, two = store.session("one"), store.session("two")
         for session in (one, two, one):
-            self.clock.advance(-100)
+            self.clock.step(-100)
             session.append(Message.user("a"))
             latest = store.latest()
             assert latest is not None

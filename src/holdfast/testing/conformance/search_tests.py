@@ -265,7 +265,7 @@ class SearchTests(StoreFixtures):
             ("Straße 50%", "strasse"),
             ("100% _sure", "100%"),
             ("ＦＵＬＬ", "full"),  # noqa: RUF001 - full width on purpose
-            ("getUser nameOf", "userName"),
+            ("getUserNameOf", "userName"),
             ("nul \0 red", "red"),
             ("half \ud800 café", "cafe"),
             ("包裹在哪里", "包裹"),

@@ -152,9 +152,14 @@ def _compare(at: Snapshot, rows: list[SessionRow]) -> None:
     for row in rows:
         assert at.session(row.n) == Snapshot.session(at, row.n)
         assert at.children(row.id) == Snapshot.children(at, row.id)
-        assert at.stored_in_session(row.n, names) == Snapshot.stored_in_session(at, row.n, names)
+        assert at.descendants(row.id) == Snapshot.descendants(at, row.id)
         assert at.session_size(row.n) == Snapshot.session_size(at, row.n)
+    for some in ([row.n for row in rows], [rows[0].n], []):
+        derived = Snapshot.stored_in_sessions(at, some, names)
+        assert at.stored_in_sessions(some, names) == derived
+    assert at.branches_below(numbers[::3]) == Snapshot.branches_below(at, numbers[::3])
     for branch in branches:
+        assert at.branches_below([branch.n]) == Snapshot.branches_below(at, [branch.n])
         path = Snapshot.path(at, branch.n)
         assert at.path(branch.n) == path
         for last in (0, 1, branch.last_seq):

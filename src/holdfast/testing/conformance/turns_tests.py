@@ -61,7 +61,7 @@ class TurnTests(StoreFixtures):
     def test_a_clock_that_goes_back_gives_no_negative_latency(self, session: Session) -> None:
         """The latency is zero."""
         with session.turn():
-            self.clock.advance(-5)
+            self.clock.step(-5)
         assert session.turns()[0].latency_ms == 0
 
     def test_any_message_can_be_added(self, session: Session) -> None:

@@ -55,6 +55,17 @@ class UndoTests(StoreFixtures):
         assert [session.undo().seq for _ in range(3)] == [7, 3, 1]
         assert session.undo().seq == 0
 
+    def test_undo_takes_the_last_of_several_user_messages(self, session: Session) -> None:
+        """Each was appended by itself, and each can be taken back by itself."""
+        for text in "abc":
+            session.append(Message.user(text))
+        assert session.undo().seq == 2
+        assert texts(session) == ["a", "b"]
+        session.append(Message.assistant("B"))
+        assert session.undo().seq == 1
+        assert session.redo().seq == 3
+        assert session.undo(2).seq == 0
+
     def test_undo_with_and_without_turns(self, session: Session) -> None:
         """Each by its own rule."""
         take_turn(session, "a")

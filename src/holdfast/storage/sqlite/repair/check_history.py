@@ -208,6 +208,11 @@ def _ends(first: FetchFirst, branch: int) -> tuple[int, int]:
     return low + 1, min(high, SEQ_MASK)
 
 
+def message_capacity(size: int) -> int:
+    """Return how many messages a file of this many bytes could hold at most."""
+    return size // MIN_MESSAGE_BYTES
+
+
 def max_messages(connection: apsw.Connection) -> int:
     """Return how many messages a file of this size could hold at most."""
     try:
@@ -215,4 +220,4 @@ def max_messages(connection: apsw.Connection) -> int:
         size = connection.execute("PRAGMA page_size").get
     except UNREADABLE:
         return 0
-    return int(pages) * int(size) // MIN_MESSAGE_BYTES
+    return message_capacity(int(pages) * int(size))

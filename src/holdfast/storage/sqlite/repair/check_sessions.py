@@ -3,7 +3,8 @@
 A live session has a head on the branch with the highest number; its branch numbers run from 1
 without a gap; every other branch records its last seq. A *stub*, which a purge leaves because forks
 share its messages, has no head, no name and no data of its own; each of its branches ends exactly
-where the last fork that needs it starts.
+where the last fork that needs it starts. Until its purge is finished a stub is in the trash, has
+the choice for its forks as its key, and may have more messages.
 
 A branch starts after a message on an older branch of the same tenant, or without a parent at the
 first message. A session may name a parent session that no longer exists.
@@ -12,11 +13,12 @@ first message. A session may name a parent session that no longer exists.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, get_args
 
 from holdfast.storage.sqlite.repair.check_history import LAST_SEQ_QUERY, FetchFirst
 from holdfast.storage.sqlite.repair.column_rules import RULES, session_of
 from holdfast.storage.sqlite.repair.row_scan import BadText, Value, Values
+from holdfast.values import Forks
 
 # A purge keeps these of a session's row; the rest is blank.
 _STUB_COLUMNS: Final = {"n", "tenant", "id", "created_at", "parent", "relation", "purged_at"}
@@ -24,6 +26,8 @@ STUB_VALUES: Final[Values] = {
     name: rule.default() for name, rule in RULES["sessions"].items() if name not in _STUB_COLUMNS
 }
 IS_PURGED: Final = "SELECT purged_at IS NOT NULL FROM sessions WHERE n = ?"
+_IS_FINISHED_STUB: Final = f"{IS_PURGED} AND purged_at IS NOT NULL AND trashed_at IS NULL"
+_UNFINISHED_COLUMNS: Final = ("key", "trashed_at")
 NEEDED_SEQ_QUERY: Final = "SELECT max(fork_seq) FROM branches WHERE parent = ?"
 _TENANT_OF_BRANCH: Final = (
     "SELECT s.tenant FROM branches b JOIN sessions s ON s.n = b.session WHERE b.n = ?"
@@ -66,9 +70,13 @@ class SessionChecker:
     def _stub(self, n: int, values: Values, *, headed: bool) -> None:
         if headed:
             self._report("the session was purged but has a head", n)
-        for column in (name for name, blank in STUB_VALUES.items() if values[name] != blank):
+        unfinished = values["trashed_at"] is not None and values["key"] in get_args(Forks)
+        blank = STUB_VALUES | (
+            {name: values[name] for name in _UNFINISHED_COLUMNS} if unfinished else {}
+        )
+        for column in (name for name, value in blank.items() if values[name] != value):
             self._report(f"the session was purged but its {column} is still there", n)
-        if not self._exists("SELECT 1 FROM branches WHERE session = ?", n):
+        if not unfinished and not self._exists("SELECT 1 FROM branches WHERE session = ?", n):
             self._report("the session was purged, and no fork shares any of its messages", n)
 
     def _indexed(self, n: int, values: Values) -> bool:
@@ -129,7 +137,8 @@ class SessionChecker:
         purged = self._first(IS_PURGED, session)
         if purged is None:
             self._report(f"branch {n} belongs to session number {session!r}, which is missing")
-        for problem in (*self._start(n, values), *self._end(n, values, stub=purged == (1,))):
+        stub = self._exists(_IS_FINISHED_STUB, session)
+        for problem in (*self._start(n, values), *self._end(n, values, stub=stub)):
             self._report(f"branch {values['number']!r} {problem}", session)
 
     def _start(self, n: int, values: Values) -> Iterator[str]:

@@ -27,7 +27,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
 )
 from holdfast.storage.sqlite.tables import TABLES, Table, unbind_json
 from holdfast.storage.sqlite.transaction import message_values
-from holdfast.values import File, Holder, Message, ToolResult
+from holdfast.values import JSON, File, Holder, Message, ToolResult
 
 T = TypeVar("T")
 Predicate: TypeAlias = Callable[[Value], bool]
@@ -233,6 +233,15 @@ def find_flipped_bit(
     return None
 
 
+def row_as_json(values: Values) -> str:
+    """Return a row as readable JSON, with invalid bytes escaped."""
+    plain: dict[str, JSON] = {
+        name: value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
+    return codec.to_json(plain).decode()
+
+
 def session_of(table: str, values: Values) -> Value:
     """Return the session that a row belongs to, even if one bit of its number was flipped."""
     found = (
@@ -306,7 +315,10 @@ def read_message(row: MessageRow, blob: codec.BlobReader) -> tuple[Message, set[
     try:
         message = codec.decode(row.body, id=row.id, seq=None, turn_id=None, blob=fetch)
     except Damaged as error:
-        raise Damaged("cannot be decoded, or a part stored as a blob is missing") from error
+        raise Damaged(
+            "cannot be decoded, or a part stored as a blob is missing or damaged",
+            blocking=error.blocking,
+        ) from error
     needed |= {file.sha256 for file in _files(message) if file.sha256}
     return message, needed
 

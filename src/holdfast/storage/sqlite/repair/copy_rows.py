@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast import codec
 from holdfast.clock import SystemClock
 from holdfast.storage.rows import BlobUse, MessageRow
 from holdfast.storage.sqlite.repair.column_rules import (
@@ -21,6 +20,7 @@ from holdfast.storage.sqlite.repair.column_rules import (
     find_flipped_bit,
     invalid_columns,
     matches_checksum,
+    row_as_json,
     text_of,
 )
 from holdfast.storage.sqlite.repair.row_scan import (
@@ -33,7 +33,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
 )
 from holdfast.storage.sqlite.tables import INVALID_CRC, TABLES, bind
 from holdfast.storage.sqlite.transaction import SQLiteTransaction
-from holdfast.values import JSON, Damage
+from holdfast.values import Damage
 
 _BATCH: Final = 5_000
 
@@ -41,8 +41,16 @@ _BATCH: Final = 5_000
 class RowCopier:
     """Reads the damaged store, writes the new one, and collects the damage found."""
 
-    def __init__(self, source: apsw.Connection, target: apsw.Connection) -> None:
+    def __init__(
+        self, source: apsw.Connection, target: apsw.Connection, *, capacity: int, collected: bool
+    ) -> None:
+        """Copy from `source`, a store or rows that were `collected` from one.
+
+        `capacity` is how many messages the store may have had.
+        """
         self.source = source
+        self.capacity = capacity
+        self.collected = collected
         self.target = target
         self.now = SystemClock().micros()
         self.quarantined = 0
@@ -142,7 +150,7 @@ class RowCopier:
         self, table: str, reason: str, values: Values, session: Value = None
     ) -> None:
         """Insert a whole row into `quarantine`, and record the damage."""
-        self.quarantine(table, reason, _to_json_text(values))
+        self.quarantine(table, reason, row_as_json(values))
         self.report(f"a row of {table} was quarantined: {reason}", session)
 
     def repaired_row(self, table: str, values: Values, session: Value = None) -> Values:
@@ -163,7 +171,7 @@ class RowCopier:
             whole = matches_checksum(table, typed)
             why = "text was damaged, and is restored" if whole else "does not match its checksum"
         if found is not None or repaired == typed:
-            self.quarantine(table, why, _to_json_text(values))
+            self.quarantine(table, why, row_as_json(values))
             self.report(f"a row of {table}: {why}", session or repaired.get("session"))
         return repaired
 
@@ -217,12 +225,3 @@ def _with_text_types(values: Values) -> Values:
         name: bind(text_of(value)) if isinstance(value, bytes) and text_of(value) else value
         for name, value in values.items()
     }
-
-
-def _to_json_text(values: Values) -> str:
-    """Return a row as readable JSON, with invalid bytes escaped."""
-    plain: dict[str, JSON] = {
-        name: value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-        for name, value in values.items()
-    }
-    return codec.to_json(plain).decode()

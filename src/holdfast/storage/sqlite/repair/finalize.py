@@ -47,7 +47,8 @@ class Finalizer:
     # ------------------------------------------------------------------------------------ stubs
 
     def _repair_stubs(self) -> None:
-        query = "SELECT n FROM sessions WHERE purged_at IS NOT NULL"
+        # One in the trash is unfinished: the next purge erases the rest.
+        query = "SELECT n FROM sessions WHERE purged_at IS NOT NULL AND trashed_at IS NULL"
         for (session,) in self._copier.fetch_all(query):
             self._repair_stub(session)
 

@@ -26,7 +26,6 @@ from holdfast.storage.sqlite.repair.check_history import (
     MisplacedMessage,
     MissingMessages,
     PresentMessage,
-    max_messages,
     next_probe_key,
     walk,
 )
@@ -59,7 +58,7 @@ class MessageRebuilder:
         """Fill the branches that `rebuilder` has rebuilt."""
         self._copier = copier
         self._session_rebuilder = rebuilder
-        self._max_messages = max_messages(copier.source)
+        self._max_messages = copier.capacity
         self._forks: dict[int, int] = {}  # The last seq of each branch that others start after.
         self.messages = 0
 
@@ -162,10 +161,10 @@ class MessageRebuilder:
         count = missing.last - missing.first + 1
         if missing.lost:
             return count <= self._max_messages
-        return (
-            count <= _MAX_PLACEHOLDER_TAIL
-            and missing.branch.session not in self._session_rebuilder.damaged_heads
-        )
+        if missing.branch.session in self._session_rebuilder.damaged_heads:
+            return False
+        # Nothing shows where the pages were whose rows could not be collected.
+        return count <= (self._max_messages if self._copier.collected else _MAX_PLACEHOLDER_TAIL)
 
     def _message(self, branch: BranchExtent, found: PresentMessage) -> None:
         values = found.row.values

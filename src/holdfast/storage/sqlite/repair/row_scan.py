@@ -13,6 +13,7 @@ Text is not assumed to be valid: bytes that are not UTF-8 are returned as `BadTe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -101,7 +102,7 @@ def open_damaged(path: Path) -> apsw.Connection:
     except (apsw.CantOpenError, apsw.ReadOnlyError):
         # On read-only storage SQLite cannot create the shared memory that a log needs. Without a
         # log none is needed.
-        if not path.exists() or location.wal_size(path):
+        if os.access(path.parent, os.W_OK) or location.wal_size(path):
             raise
         return _open(f"file:{quote(str(path))}?immutable=1", apsw.SQLITE_OPEN_URI)
 
@@ -136,11 +137,16 @@ def scan_rows(
 
     `landmark` returns the next key worth probing after an unreadable one.
     """
+    yield from in_order(_runs(connection, table, landmark), dense=table.dense)
+
+
+def in_order(items: Iterable[Row | UnreadableRange], *, dense: bool) -> Iterator[Item]:
+    """Yield rows by key, given them in file order, and find the misfiled ones."""
     last: int | None = None
     held: Row | None = None
     misfiled: list[Row] = []  # Rows with wrong keys between `last` and `held`,
     next_misfiled: list[Row] = []  # and those after `held`.
-    for item in _runs(connection, table, landmark):
+    for item in items:
         if isinstance(item, Row) and held is not None and item.key <= held.key:
             if last is None or item.key > last:
                 misfiled.append(held)
@@ -149,7 +155,7 @@ def scan_rows(
                 next_misfiled.append(item)
             continue
         if held is not None:
-            yield from _resolve_misfiled(last, misfiled, held, dense=table.dense)
+            yield from _resolve_misfiled(last, misfiled, held, dense=dense)
             yield held
             last, held, misfiled, next_misfiled = held.key, None, next_misfiled, []
         if isinstance(item, UnreadableRange):
@@ -158,7 +164,7 @@ def scan_rows(
             yield item
         else:
             held = item
-    yield from _resolve_misfiled(last, misfiled, held, dense=table.dense)
+    yield from _resolve_misfiled(last, misfiled, held, dense=dense)
     if held is not None:
         yield held
         yield from _resolve_misfiled(held.key, next_misfiled, None, dense=False)
@@ -261,12 +267,15 @@ def _values(names: tuple[str, ...], cells: list[Value]) -> Values:
 
 
 def _value(kind: Value, raw: Value) -> Value:
-    if kind != "text" or not isinstance(raw, bytes):
-        return raw
+    return decoded_text(raw) if kind == "text" and isinstance(raw, bytes) else raw
+
+
+def decoded_text(data: bytes) -> str | BadText:
+    """Return the text in these bytes, or the bytes if they are not valid UTF-8."""
     try:
-        return raw.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
-        return BadText(raw)
+        return BadText(data)
 
 
 # ------------------------------------------------------------------------------- by a session

@@ -6,6 +6,9 @@ a placeholder message with the status `damaged` under the same number, a new ses
 whose own is lost, a head that matches its history. So the new store reads without error, no history
 becomes shorter than it was known to be, and everything that was lost is reported.
 
+The rows are read through SQLite, if it finds the file's structure sound. If not, they are collected
+page by page (`page_copy`, `page_scan`): whatever else is lost, a row in a whole page is not.
+
 Each stage relies on the ones before it: sessions, heads and branches (`rebuild_sessions`); their
 messages (`rebuild_messages`), which show how long the branches are (`finalize`); then turns,
 drafts, queues and usage (`rebuild_turns`). All of them write through one `RowCopier` (`copy_rows`),
@@ -14,55 +17,81 @@ which inserts messages as every other write does, and computes the checksums at 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import apsw
+import msgspec
 
 from holdfast import codec
-from holdfast.errors import Damaged, Invalid, StoreUnavailable
-from holdfast.storage.sqlite import location
-from holdfast.storage.sqlite.connection import connect, enable_checkpoint_on_close, translate
+from holdfast.errors import Damaged, StoreUnavailable
+from holdfast.storage.sqlite import location, migrations
+from holdfast.storage.sqlite.connection import connect, enable_checkpoint_on_close
+from holdfast.storage.sqlite.new_file import new_file
+from holdfast.storage.sqlite.repair.check_history import message_capacity
 from holdfast.storage.sqlite.repair.column_rules import BLOBS, QUARANTINE, TENANTS, text_of
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier
 from holdfast.storage.sqlite.repair.finalize import Finalizer
+from holdfast.storage.sqlite.repair.page_copy import copy_pages
+from holdfast.storage.sqlite.repair.page_scan import CONFLICTS, collect_rows
 from holdfast.storage.sqlite.repair.rebuild_messages import MessageRebuilder
 from holdfast.storage.sqlite.repair.rebuild_sessions import SessionRebuilder
 from holdfast.storage.sqlite.repair.rebuild_turns import TurnRebuilder
 from holdfast.storage.sqlite.repair.row_scan import UNREADABLE, Values, open_damaged
 from holdfast.storage.sqlite.repair.verify import structure, verify
-from holdfast.values import SalvageReport
+from holdfast.storage.sqlite.wal_check import find_ignored, write_replay
+from holdfast.values import Damage, SalvageReport
 
 _SOURCE_UNCHANGED: Final = "The damaged file was not changed."
+_NOTHING_SALVAGED: Final = f"nothing was salvaged. {_SOURCE_UNCHANGED}"
 
 
-def salvage(source: Path, target: Path, create: Callable[[Path], None]) -> SalvageReport:
-    """Copy everything readable of `source` into a new store, which `create` makes at `target`."""
-    if target.exists():
-        raise Invalid(f"{target} exists already and was not changed; choose another path.")
-    damaged = _open(source)
+def salvage(
+    source: Path, target: Path, build: Callable[[Path], None] = migrations.build_store
+) -> SalvageReport:
+    """Copy everything readable of `source` into a new store at `target`."""
+    location.refuse_network(target)
+    location.prepare_directory(target)
+    location.refuse_orphaned_log(target)
+    location.check_file(source)  # SQLite would delete the log beside an empty file.
+    with new_file(target, _NOTHING_SALVAGED) as temporary, ExitStack() as stack:
+        damaged = stack.enter_context(_open(source))
+        _refuse_newer(damaged, source)
+        copy, log_damage = _replay_log(damaged, source, temporary)
+        if copy != source:
+            damaged = stack.enter_context(_open(copy))
+        found = structure(damaged) + _schema_damage(damaged)
+        if found:
+            damaged = stack.enter_context(_collect(copy, temporary))
+        build(temporary)
+        report = _fill(damaged, temporary, source, collected=bool(found))
+    return msgspec.structs.replace(report, damage=(*log_damage, *found, *report.damage))
+
+
+def _replay_log(
+    damaged: apsw.Connection, source: Path, temporary: Path
+) -> tuple[Path, list[Damage]]:
+    """Return a copy of the store and the damage of its log, if SQLite does not read all of that.
+
+    Without such damage it is the store itself.
+    """
     try:
-        _refuse_unreadable(damaged, source)
-        create(target)
-        try:
-            return _fill(damaged, target)
-        except BaseException as error:
-            for leftover in (
-                target,
-                *(location.companion(target, s) for s in location.COMPANION_SUFFIXES),
-            ):
-                leftover.unlink(missing_ok=True)
-            if isinstance(error, apsw.Error):
-                raise translate(error, f"nothing was salvaged. {_SOURCE_UNCHANGED}") from error
-            raise
-    finally:
-        damaged.close(force=True)
+        ignored = find_ignored(damaged, source)
+        size = damaged.execute("PRAGMA page_size").get
+    except UNREADABLE:
+        return source, []
+    if ignored is None or not ignored.damaged:
+        return source, []
+    copy = location.companion(temporary, "-replay")
+    write_replay(source, ignored, size, copy)
+    return copy, [Damage(what=str(ignored))]
 
 
-def _open(source: Path) -> apsw.Connection:
+def _open(source: Path) -> AbstractContextManager[apsw.Connection]:
     try:
-        return open_damaged(source)
+        return _closing(open_damaged(source))
     except apsw.CantOpenError as error:
         raise StoreUnavailable(
             f"{source} cannot be opened ({error}). If it is in a read-only directory, copy it and "
@@ -70,37 +99,72 @@ def _open(source: Path) -> apsw.Connection:
         ) from error
 
 
-def _refuse_unreadable(damaged: apsw.Connection, source: Path) -> None:
-    """Raise `Damaged` if the header, or the schema entry of `messages`, cannot be read."""
+@contextmanager
+def _closing(connection: apsw.Connection) -> Iterator[apsw.Connection]:
     try:
-        damaged.execute("SELECT place, id, turn, crc, body FROM messages LIMIT 0").fetchall()
-    except UNREADABLE as error:
+        yield connection
+    finally:
+        connection.close(force=True)
+
+
+def _refuse_newer(damaged: apsw.Connection, source: Path) -> None:
+    """Raise `SchemaTooNew` if a newer Holdfast wrote the store, as far as its header shows."""
+    steps = migrations.load()
+    try:
+        version = damaged.execute("PRAGMA user_version").get
+        if migrations.header_damage(damaged, steps) is not None:
+            return
+        migrations.check_version(version, max(steps), source)
+    except (*UNREADABLE, UnicodeDecodeError):
+        return
+
+
+def _schema_damage(damaged: apsw.Connection) -> list[Damage]:
+    """Return one damage if the tables are not those of any format."""
+    try:
+        if migrations.same_tables(damaged, migrations.load()):
+            return []
+    except (*UNREADABLE, UnicodeDecodeError) as error:
+        return [Damage(what=f"the schema of the file cannot be read: {error}")]
+    return [Damage(what="the schema of the file is not that of a store")]
+
+
+def _collect(source: Path, temporary: Path) -> AbstractContextManager[apsw.Connection]:
+    """Collect the rows of a file with a damaged structure, and open them as a source."""
+    copy, rows = location.companion(temporary, "-pages"), location.companion(temporary, "-rows")
+    copy_pages(source, copy)
+    if not collect_rows(copy, rows):
         raise Damaged(
-            f"the header of {source} cannot be read ({error}), so nothing in it can be found. "
-            f"Restore a backup. {_SOURCE_UNCHANGED}"
-        ) from error
+            f"{source} has no readable row of a store: it is another program's, encrypted, or "
+            f"wholly overwritten; {_NOTHING_SALVAGED} Restore a backup with "
+            "`holdfast restore-backup FILE`."
+        )
+    copy.unlink()
+    return _closing(open_damaged(rows))
 
 
-def _fill(damaged: apsw.Connection, target: Path) -> SalvageReport:
+def _fill(source: apsw.Connection, target: Path, path: Path, *, collected: bool) -> SalvageReport:
+    """Fill a new store from `source`, which has the rows of the damaged file at `path`."""
+    capacity = message_capacity(location.file_size(path) + location.wal_size(path))
     connection = connect(target, readonly=False, durability="power", busy=10.0)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        report = _run_stages(damaged, connection)
+        copier = RowCopier(source, connection, capacity=capacity, collected=collected)
+        report = _run_stages(copier)
         connection.execute("COMMIT")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         enable_checkpoint_on_close(connection)
     finally:
         connection.close(force=True)
-    location.sync_directory(target.parent)
     return report
 
 
-def _run_stages(source: apsw.Connection, target: apsw.Connection) -> SalvageReport:
-    found = structure(source)
-    copier = RowCopier(source, target)
+def _run_stages(copier: RowCopier) -> SalvageReport:
     sessions = SessionRebuilder(copier)
     messages, turns = MessageRebuilder(copier, sessions), TurnRebuilder(copier)
     copier.for_each_row(QUARANTINE, lambda values: _old_quarantine(copier, values))
+    if copier.collected:
+        copier.for_each_row(CONFLICTS, lambda values: _conflict(copier, values))
     copier.for_each_row(
         TENANTS, lambda values: copier.copy("tenants", copier.repaired_row("tenants", values))
     )
@@ -110,8 +174,8 @@ def _run_stages(source: apsw.Connection, target: apsw.Connection) -> SalvageRepo
     Finalizer(copier, sessions).run()
     turns.run()
     copier.write_checksums()
-    found += copier.damage()
-    found += verify(target)  # Empty, unless the damage is of a kind that no stage repairs.
+    found = list(copier.damage())
+    found += verify(copier.target)  # Empty, unless the damage is of a kind that no stage repairs.
     return SalvageReport(
         sessions=copier.fetch_int("SELECT count(*) FROM heads"),
         messages=messages.messages,
@@ -131,6 +195,12 @@ def _old_quarantine(copier: RowCopier, values: Values) -> None:
     row |= {name: text_of(row[name]) or "?" for name in ("origin", "reason")}
     if not copier.insert("quarantine", row):
         copier.insert("quarantine", {**row, "n": None})
+
+
+def _conflict(copier: RowCopier, values: Values) -> None:
+    origin, content = str(values["origin"]), values["content"]
+    copier.quarantine(origin, "conflicts with other rows", content)
+    copier.report(f"a row of {origin} was quarantined: it conflicts with other rows")
 
 
 def _blob(copier: RowCopier, values: Values) -> None:

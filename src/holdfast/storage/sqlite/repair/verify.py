@@ -12,6 +12,7 @@ findings are held in memory.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ import apsw
 
 from holdfast import codec
 from holdfast.errors import Damaged
-from holdfast.storage.sqlite.connection import APPLICATION_ID
+from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.repair.check_history import (
     LAST_SEQ_QUERY,
     SEQ_BITS,
@@ -74,8 +75,11 @@ from holdfast.storage.sqlite.repair.row_scan import (
     scan_rows,
     scan_session_rows,
 )
+from holdfast.storage.sqlite.wal import Binding
+from holdfast.storage.sqlite.wal_check import find_ignored
 from holdfast.values import Damage
 
+_log = logging.getLogger("holdfast")
 MAX_STRUCTURE_LINES: Final = 100
 _MAX_BLOB_USES: Final = 1000
 
@@ -84,9 +88,23 @@ def verify_file(path: Path, tenants: Collection[int] | None = None) -> list[Dama
     """Verify a file that may be too damaged to be opened as a store; see `verify`."""
     connection = open_damaged(path)
     try:
-        return verify(connection, tenants)
+        return _verify_log(connection, path) + verify(connection, tenants)
     finally:
         connection.close(force=True)
+
+
+def _verify_log(connection: apsw.Connection, path: Path) -> list[Damage]:
+    """Return the damage of the write-ahead log. The torn end that a crash leaves is none."""
+    try:
+        ignored = find_ignored(connection, path)
+    except UNREADABLE:
+        return []  # Reported with the file's structure.
+    if ignored is None:
+        return []
+    if ignored.damaged:
+        return [Damage(what=str(ignored))]
+    _log.warning("%s: %s", path, ignored)
+    return []
 
 
 def verify(connection: apsw.Connection, tenants: Collection[int] | None = None) -> list[Damage]:
@@ -120,9 +138,8 @@ def structure(connection: apsw.Connection) -> list[Damage]:
         lines.append(str(error))
     found = [line for line in lines[:MAX_STRUCTURE_LINES] if line != "ok"]
     try:
-        if connection.execute("PRAGMA application_id").get != APPLICATION_ID:
-            found.append("the header does not identify the file as a Holdfast store")
-    except UNREADABLE as error:
+        found += filter(None, [migrations.header_damage(connection, migrations.load())])
+    except (*UNREADABLE, UnicodeDecodeError) as error:
         found.append(str(error))
     return [Damage(what=f"the file's structure is damaged: {line}") for line in found]
 
@@ -144,9 +161,7 @@ class _Verifier:
         self._check_table(USAGE, lambda _, values: self._usage(values))
         self._check_table(BLOBS, self._blob)
         self._check_table(QUEUE_BLOBS, lambda _, values: self._queue_blob(values))
-        self._check_table(
-            QUARANTINE, lambda _, values: self._check_row("quarantine", values, "a row")
-        )
+        self._check_table(QUARANTINE, lambda _, values: self._quarantined(values))
         self._messages()
         self._owned()
         self._check_blob_uses()
@@ -155,11 +170,19 @@ class _Verifier:
 
     # ----------------------------------------------------------------------------- reporting
 
-    def _report(self, what: str, session: Value = None, seq: int | None = None) -> None:
+    def _report(
+        self,
+        what: str,
+        session: Value = None,
+        seq: int | None = None,
+        *,
+        blocking: bool = True,
+    ) -> None:
         """Record damage, with the session's id if its number is known."""
         name, tenant = self._identify(session)
         if self._tenants is None or tenant is None or tenant in self._tenants:
-            self._found.append(Damage(what=what, session_id=name, seq=seq))
+            damage = Damage(what=what, session_id=name, seq=seq, blocking=blocking)
+            self._found.append(damage)
 
     def _identify(self, session: Value) -> tuple[str | None, int | None]:
         if session is None:
@@ -232,10 +255,15 @@ class _Verifier:
         self._check_row("branches", values, f"row {n}", session_of("branches", values))
         self._session_checker.branch(n, values)
 
+    def _quarantined(self, values: Values) -> None:
+        """Check a row of the quarantine, which has what is damaged already: it blocks nothing."""
+        if invalid_columns("quarantine", values) or not matches_checksum("quarantine", values):
+            self._report("a row of quarantine does not match its checksum", blocking=False)
+
     def _blob(self, n: int, values: Values) -> None:
         data, name = values["data"], values["sha256"]
         if not isinstance(data, bytes) or codec.sha256_hex(data) != name:
-            self._report(f"the data of blob {n} does not match its hash")
+            self._report(f"the data of blob {n} does not match its hash", blocking=False)
 
     def _queue_blob(self, values: Values) -> None:
         data, session = values["data"], values["session"]
@@ -272,7 +300,7 @@ class _Verifier:
                     self._report_at(problem.format(blob), rowid)
 
     def _meta(self) -> None:
-        """Check that the values of `meta` are numbers.
+        """Check that the values of `meta` are numbers, and the log's binding is valid.
 
         A changed number shows in the structure check: the index has every value a second time.
         """
@@ -282,7 +310,10 @@ class _Verifier:
             self._report(f"the table meta cannot be read: {error}")
             return
         for name, value in found:
-            if not isinstance(value, int) or value < 0:
+            if name == "log":
+                if Binding.decode(value) is None:
+                    self._report("the binding of the store to its write-ahead log is damaged")
+            elif not isinstance(value, int) or value < 0:
                 self._report(f"the value of {name!r} in meta is not a valid number")
 
     def _report_at(self, what: str, rowid: int) -> None:
@@ -333,7 +364,8 @@ class _Verifier:
         def fetch(sha256: str) -> bytes | None:
             row = self._first(own, session, values["number"], sha256)
             data = row[0] if row else None
-            return data if isinstance(data, bytes) else stored(sha256)
+            found = codec.intact(sha256, data if isinstance(data, bytes) else None)
+            return stored(sha256) if found is None else found
 
         return fetch
 
@@ -343,7 +375,7 @@ class _Verifier:
                 "SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?", tenant, sha256
             )
             data = row[0] if row else None
-            return data if isinstance(data, bytes) else None
+            return codec.intact(sha256, data if isinstance(data, bytes) else None)
 
         return fetch
 
@@ -382,7 +414,8 @@ class _Verifier:
             written = written_row(seq, row.values)
             message, needed = read_message(written, self._getter(branch.tenant))
         except Damaged as error:
-            self._report(f"the message {error}", branch.session, seq)
+            problem = f"the message {error}"
+            self._report(problem, branch.session, seq, blocking=error.blocking)
             return
         if not has_written_types(written, row.values):
             self._report("the message is not stored as it was written", branch.session, seq)
