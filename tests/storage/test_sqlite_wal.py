@@ -475,6 +475,21 @@ def test_a_leftover_log_is_not_shown_as_the_restored_store(restored: Path, reado
     assert _ids(restored) == EXPECTED
 
 
+def test_a_half_written_frame_is_no_evidence_of_another_stores_log(tmp_path: Path) -> None:
+    """A power cut leaves its header in front of a page of the log two before this one."""
+    path = tmp_path / "store.db"
+    build_store(path)
+    header = LogHeader.seal(PAGE, b"new salt")
+    earlier = Binding(b"old salt", previous=b"older st").encode().ljust(PAGE, b"\0")
+    frame = Frame(2, 1, header.salts, (0, 0), earlier)
+    _log(path).write_bytes(header.encode() + frame.encode())
+    refuse_foreign_log(path, None)
+    whole = frame._replace(checksum=frame.continued(header.checksum, big_endian=False))
+    _log(path).write_bytes(header.encode() + whole.encode())
+    with pytest.raises(Damaged, match="not the write-ahead log"):
+        refuse_foreign_log(path, None)
+
+
 def test_another_stores_log_is_refused(path: Path, tmp_path: Path) -> None:
     """Whatever is in it, as soon as anything in it was acknowledged."""
     other = _crashed(tmp_path / "other", commits=1)
