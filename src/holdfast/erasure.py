@@ -68,13 +68,15 @@ class Erasure:
         with self._context.erasing(None):
             return self._backend.write(erase(None), exclusive=True)
 
-    def finish_earlier_purges(self) -> None:
+    def finish_earlier_purges(self) -> StepReport:
         """Finish the purges of processes that were killed, and wipe the bytes of what that erased.
 
         At once, because what the caller wants to erase itself may be refused.
         """
-        if self.finish_purges() != StepReport():
+        done = self.finish_purges()
+        if done != StepReport():
             self.wipe_and_scan()
+        return done
 
     def finish_purges(self, session: int | None = None) -> StepReport:
         """Finish the purges that have begun, step by step; return what that erased.

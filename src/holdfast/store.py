@@ -306,6 +306,13 @@ class Store:
         pending, scan = erasure.wipe_and_scan()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
 
+    def finish_purges(self) -> int:
+        """Finish purges that were interrupted; return how many messages that erased.
+
+        `purge` does so, too, before it erases a session.
+        """
+        return Erasure(self._context).finish_earlier_purges().messages
+
     def retention(self, **rules: Unpack[RetentionOptions]) -> Plan:
         """Return which sessions these rules would remove, and why; nothing is changed.
 

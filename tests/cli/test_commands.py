@@ -13,6 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Message
+from holdfast.operations import purge_steps
+from holdfast.operations.purge_steps import MAX_STEP_MESSAGES
 from tests.cli.shell import Shell, crash
 
 # ------------------------------------------------------------------------------- a store to be
@@ -464,6 +466,38 @@ def test_doctor_changes_nothing(crashed: Shell) -> None:
     assert crashed.json("ls")[0]["interrupted"] is True
 
 
+@pytest.fixture
+def half_purged(talked: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Return a shell whose store has a purge that was interrupted after its first transaction."""
+    with holdfast.open(talked.store) as store, monkeypatch.context() as patch:
+        session = store.session("large")
+        session.append(*(Message.user(f"secret {n}") for n in range(2 * MAX_STEP_MESSAGES)))
+        patch.setattr(purge_steps, "steps", lambda _: pytest.fail("interrupted"))
+        with pytest.raises(pytest.fail.Exception):
+            store.purge("large")
+    return talked
+
+
+def test_a_purge_that_was_interrupted_is_finished_when_it_is_typed_again(
+    half_purged: Shell,
+) -> None:
+    """Its session is no longer found, but no byte of it is left."""
+    assert half_purged.run("purge", "--yes", "large").code != 0
+    assert half_purged.run("doctor").code == 0
+    with holdfast.open(half_purged.store) as store:
+        assert store.finish_purges() == 0
+
+
+def test_doctor_tells_of_a_purge_that_was_interrupted(half_purged: Shell) -> None:
+    """And what it advises finishes it."""
+    ran = half_purged.run("doctor")
+    assert ran.code == 1
+    assert "purges: 1 purge unfinished: still running, or interrupted" in ran.out
+    assert "`holdfast doctor --fix`" in ran.out
+    assert f"{2 * MAX_STEP_MESSAGES:,} messages erased" in half_purged.run("doctor", "--fix").out
+    assert half_purged.run("doctor").code == 0
+
+
 def test_doctor_tells_whether_holders_live(crashed: Shell) -> None:
     """A dead one is a problem, with the command that helps; a living one is not."""
     with holdfast.open(crashed.store) as store, store.session("held").turn():
@@ -538,6 +572,25 @@ def test_backup_is_a_store_like_any_other(talked: Shell, tmp_path: Path) -> None
     assert talked.json("show", "support-42", "--store", str(copy))["messages"] == before
     report = talked.json("backup", str(tmp_path / "again.db"))
     assert (report["sessions"], report["messages"]) == (2, 8)
+
+
+def test_doctor_advises_what_helps_against_another_stores_log(
+    talked: Shell, tmp_path: Path
+) -> None:
+    """Salvaging would not: the file is whole, and the log is not its own."""
+    log, copy = Path(f"{talked.store}-wal"), tmp_path / "copy.db"
+    with holdfast.open(talked.store) as store:
+        store.session("late").append(Message.user("Is it there?"))
+        left = log.read_bytes()
+        store.backup(copy)
+    talked.store.write_bytes(copy.read_bytes())
+    log.write_bytes(left)
+    ran = talked.run("doctor")
+    assert ran.code == 1
+    assert "hint: `holdfast restore-backup FILE` restores a backup" in ran.out
+    assert "doctor --fix" not in ran.out
+    talked.ok("restore-backup", "--yes", str(copy))
+    assert talked.run("doctor").code == 0
 
 
 def test_restore_backup_replaces_the_store_and_keeps_it(talked: Shell, tmp_path: Path) -> None:

@@ -154,6 +154,10 @@ class AsyncStore:
         """Erase a session for ever."""
         return await asyncio.to_thread(self._store.purge, ref, forks=forks)
 
+    async def finish_purges(self) -> int:
+        """Finish purges that were interrupted; return how many messages that erased."""
+        return await asyncio.to_thread(self._store.finish_purges)
+
     async def retention(self, **rules: Unpack[RetentionOptions]) -> Plan:
         """Return which sessions these rules would remove, and why; see `Store.retention`."""
         return await asyncio.to_thread(self._store.retention, **rules)

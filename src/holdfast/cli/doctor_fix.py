@@ -2,6 +2,7 @@
 
 * Other users' permissions on the store's files and directory are removed.
 * Turns that a crash left open are closed, with everything that was stored of them.
+* Purges that were interrupted are finished.
 * Of a damaged store everything readable is copied into a new one beside it. The damaged file is not
   written to, not even to close turns: those are closed in the copy.
 """
@@ -48,6 +49,7 @@ def apply_fixes(store: str | None, *, damaged: bool) -> list[Fix]:
         if not damaged:
             with open_or_create(store) as opened:
                 fixed += _recover(opened)
+                fixed += _finish_purges(opened)
         else:
             fixed += _salvage(store, path or Path(_DEFAULT_NAME).absolute())
     except Invalid as error:  # This kind of store cannot be salvaged to a file.
@@ -107,6 +109,12 @@ def _recover(opened: holdfast.Store) -> Iterator[Fix]:
             else ""
         )
         yield Fix(f"turn {turn} of {session.key or session.id} is closed, with {kept}{unknown}")
+
+
+def _finish_purges(opened: holdfast.Store) -> Iterator[Fix]:
+    erased = opened.finish_purges()
+    if erased:
+        yield Fix(f"interrupted purges are finished: {count(erased, 'message')} erased")
 
 
 def _salvage(store: str | None, path: Path) -> Iterator[Fix]:

@@ -26,6 +26,7 @@ from holdfast.cli.output.screen import Screen, screen
 from holdfast.cli.store_access import NoStoreYet, open_readonly
 from holdfast.clock import to_datetime
 from holdfast.errors import Damaged, HoldfastError
+from holdfast.operations import purge_steps
 from holdfast.operations.turns import is_abandoned
 from holdfast.processes import is_alive
 from holdfast.storage.protocol import HealthCheck, Snapshot
@@ -38,6 +39,7 @@ _SALVAGE_HINT: Final = (
     "restore a backup (`holdfast restore-backup`), or copy all that can be read into a new store: "
     "`holdfast doctor --fix`"
 )
+_PURGE_HINT: Final = "`holdfast doctor --fix` finishes those that were interrupted"
 _REINDEX_HINT: Final = "no data is affected; `holdfast index rebuild` replaces it"
 
 
@@ -104,6 +106,7 @@ def _examine(opened: holdfast.Store) -> DoctorReport:
         ("setup", lambda: iter(opened.backend.health())),
         ("contents", partial(_contents, opened, stats)),
         ("turns", partial(_turns, opened, stats)),
+        ("purges", partial(_purges, opened)),
         ("damage", partial(_damage, opened, damage)),
         ("search index", partial(_index, opened)),
     )
@@ -124,7 +127,8 @@ def _examine(opened: holdfast.Store) -> DoctorReport:
 
 
 def _failed_check(name: str, error: HoldfastError) -> HealthCheck:
-    hint = _SALVAGE_HINT if isinstance(error, Damaged) else hint_for(error)
+    salvageable = isinstance(error, Damaged) and not hasattr(error, "__notes__")
+    hint = _SALVAGE_HINT if salvageable else hint_for(error)
     return HealthCheck(name, what_happened(error), ok=False, hint=hint)
 
 
@@ -149,6 +153,14 @@ def _index(opened: holdfast.Store) -> Iterator[HealthCheck]:
         yield HealthCheck("search index", f"{problems[0]}{more}", ok=False, hint=_REINDEX_HINT)
         return
     yield HealthCheck("search index", status_line(opened.index_status()))
+
+
+def _purges(opened: holdfast.Store) -> Iterator[HealthCheck]:
+    """Find unfinished purges: their sessions are gone, but not all of their bytes."""
+    left = opened.backend.read(purge_steps.unfinished())
+    if left:
+        what = f"{count(len(left), 'purge')} unfinished: still running, or interrupted"
+        yield HealthCheck("purges", what, ok=False, hint=_PURGE_HINT)
 
 
 # ----------------------------------------------------------------------------------------- turns

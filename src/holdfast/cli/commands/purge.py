@@ -54,6 +54,7 @@ def purge(
     """
     require_confirmation(yes=yes, as_json=as_json)
     with open_existing(store) as opened:
+        opened.finish_purges()  # An interrupted one of these sessions would not be found.
         found = {session.id: session for session in (find_any(opened, ref) for ref in refs)}
         if not yes and not _confirmed(opened, list(found.values()), forks):
             screen().line("Nothing was erased.")

@@ -11,6 +11,8 @@ import ctypes
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -112,6 +114,23 @@ def frames_in_log(connection: apsw.Connection) -> int:
     if busy:
         raise apsw.BusyError("the write-ahead log is being recovered")
     return int(frames)
+
+
+@contextmanager
+def open_file(
+    path: Path, vfs: str | None = None, *, writable: bool = False
+) -> Iterator[apsw.VFSFile]:
+    """Open a file of a store for a `with` block, through SQLite's own file layer.
+
+    That tracks the locks of the process; closing any other descriptor of the file would drop them.
+    """
+    # Opened as a main database, because SQLite opens a log only together with its database.
+    access = apsw.SQLITE_OPEN_READWRITE if writable else apsw.SQLITE_OPEN_READONLY
+    file = apsw.VFSFile(vfs or "", str(path), [apsw.SQLITE_OPEN_MAIN_DB | access, 0])
+    try:
+        yield file
+    finally:
+        file.xClose()
 
 
 class MovedProbe:

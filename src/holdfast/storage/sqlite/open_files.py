@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from holdfast.storage.sqlite.connection import (
     MovedProbe,
     disable_checkpoint_on_close,
     frames_in_log,
+    open_file,
 )
 from holdfast.storage.sqlite.location import companion
 
@@ -168,18 +169,15 @@ def lock_exclusively(
     opening it gives the reason. SQLite's own file layer locks it, because closing another
     descriptor would drop its locks.
     """
-    flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE
-    try:
-        file = apsw.VFSFile(vfs or "", str(path), [flags, 0])
-    except apsw.Error:
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(open_file(path, vfs, writable=True))
+        except apsw.Error:
+            pass
+        else:
+            opened.callback(file.xUnlock, apsw.SQLITE_LOCK_NONE)
+            _lock(file, wal_only=wal_only)
         yield
-        return
-    try:
-        _lock(file, wal_only=wal_only)
-        yield
-    finally:
-        file.xUnlock(apsw.SQLITE_LOCK_NONE)
-        file.xClose()
 
 
 def _lock(file: apsw.VFSFile, *, wal_only: bool) -> None:

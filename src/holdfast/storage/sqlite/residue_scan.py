@@ -21,11 +21,10 @@ from typing import Final
 
 import apsw
 
+from holdfast.storage.sqlite.connection import open_file
 from holdfast.values import Scan
 
 _CHUNK_BYTES: Final = 1 << 20
-# Every file is opened as a main database: a log may be there without its database.
-_FLAGS: Final = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
 _FILE_SUFFIXES: Final = r"(-wal|-journal|(-search(\.\w+)?|\.before-\d+(\.\d+)?)(-wal|-journal)?)?"
 _QUARANTINE_TABLE: Final = "quarantine"
 
@@ -73,22 +72,18 @@ def _chunks(file: Path, vfs: str | None, overlap: int) -> Iterator[tuple[bytes, 
     With each chunk comes the number of bytes in it that are new.
     """
     try:
-        opened = apsw.VFSFile(vfs or "", str(file), [_FLAGS, 0])
+        with open_file(file, vfs) as opened:
+            at, tail = 0, b""
+            size = opened.xFileSize()
+            while at < size:
+                data = opened.xRead(min(_CHUNK_BYTES, size - at), at)
+                if not data:
+                    return  # The file was truncated meanwhile, as a log is.
+                yield tail + data, len(data)
+                tail, at = (tail + data)[-overlap:] if overlap else b"", at + len(data)
     except apsw.CantOpenError:
-        if file.exists():
+        if file.exists():  # Otherwise it was deleted meanwhile.
             raise
-        return  # The file was deleted meanwhile.
-    try:
-        at, tail = 0, b""
-        size = opened.xFileSize()
-        while at < size:
-            data = opened.xRead(min(_CHUNK_BYTES, size - at), at)
-            if not data:
-                return  # The file was truncated meanwhile, as a log is.
-            yield tail + data, len(data)
-            tail, at = (tail + data)[-overlap:] if overlap else b"", at + len(data)
-    finally:
-        opened.xClose()
 
 
 def _not_stored(connect: Callable[[], apsw.Connection], found: set[bytes]) -> set[bytes]:

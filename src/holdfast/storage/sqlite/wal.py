@@ -2,7 +2,7 @@
 
 SQLite's log is a header and frames. A frame is a page with a short header of its own; a transaction
 ends with a frame that has the database's size, its commit. Two numbers in the header, the salts,
-identify a log: they change each time SQLite starts it anew, and each frame repeats them. Each
+identify a log: they change each time SQLite restarts it, and each frame repeats them. Each
 frame's checksum continues that of the frame before it, so it proves the order of all before it.
 
 SQLite knows nothing else that connects a file and its log. So the row 'log' of `meta` binds them:
@@ -26,6 +26,7 @@ import apsw
 import msgspec
 
 from holdfast.errors import StoreMoved, StoreUnavailable
+from holdfast.storage.sqlite.connection import open_file
 from holdfast.storage.sqlite.location import companion, wal_size
 from holdfast.storage.sqlite.statements import SQL
 from holdfast.url import Durability
@@ -263,18 +264,12 @@ def sync_log(path: Path, vfs: str | None) -> None:
     """Sync the log of the store at `path`, if there is one, through SQLite's file layer."""
     if not wal_size(path):
         return
-    # Opened as a main database, because SQLite opens a log only together with its database.
-    flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
     try:
-        file = apsw.VFSFile(vfs or "", str(companion(path, "-wal")), [flags, 0])
+        with open_file(companion(path, "-wal"), vfs) as file:
+            file.xSync(apsw.SQLITE_SYNC_FULL)
     except apsw.CantOpenError:
         if companion(path, "-wal").exists():
             raise
-        return
-    try:
-        file.xSync(apsw.SQLITE_SYNC_FULL)
-    finally:
-        file.xClose()
 
 
 class LogBinder:
@@ -297,7 +292,7 @@ class LogBinder:
     def bind(self) -> None:
         """Bind the store durably to its log, unless it is bound.
 
-        Storing the binding starts the log anew if all of it was in the file already. A log that is
+        Storing the binding restarts the log if all of it was in the file already. A log that is
         checkpointed after every commit is never bound: nothing in it can be lost.
         """
         for _ in range(_MAX_BINDS):

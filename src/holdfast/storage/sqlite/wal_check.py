@@ -22,13 +22,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import apsw
 import msgspec
 
 from holdfast.errors import Damaged
-from holdfast.storage.sqlite.connection import connect, frames_in_log
+from holdfast.storage.sqlite.connection import connect, frames_in_log, open_file
 from holdfast.storage.sqlite.location import companion, create_private, wal_size
 from holdfast.storage.sqlite.wal import (
     HEADER_BYTES,
@@ -93,18 +93,20 @@ def refuse_foreign_log(path: Path, vfs: str | None) -> None:
                 header = LogHeader.decode(log.header_bytes())
                 if header is None or _belongs(log, header, binding):
                     return
-            # Before a log is started anew for the second time, its binding is in the file.
+            # Before a log is restarted for the second time, its binding is in the file.
             if _read_file_alone(path, vfs)[1] == binding:
                 break
         except FileNotFoundError:
             return
     else:
-        return  # In use by other processes, which start the log anew again and again.
-    raise Damaged(
+        return  # In use by other processes, which restart the log again and again.
+    error = Damaged(
         f"{path.name}-wal is not the write-ahead log of {path}, but of another store or of this "
         "one at another time; was a backup copied over it? Nothing was changed. Run `holdfast "
         "restore-backup FILE` to restore a backup, or move the log away to open the file as it is."
     )
+    error.add_note("`holdfast restore-backup FILE` restores a backup and sets both files aside")
+    raise error
 
 
 def _belongs(log: LogFile, header: LogHeader, binding: Binding) -> bool:
@@ -222,7 +224,7 @@ class _Link(NamedTuple):
 
 
 class _Inspection:
-    """One look at a log of which SQLite reads the first `taken` frames."""
+    """One reading of a log of which SQLite reads the first `taken` frames."""
 
     def __init__(self, log: LogFile, header: bytes, taken: int) -> None:
         self._log = log
@@ -273,7 +275,7 @@ class _Inspection:
         frames = commits = proven = end = 0
         for number, frame, whole, _ in self.links(last):
             if first is None:
-                if whole:  # Written since SQLite was asked, or not committed yet.
+                if whole:  # Written since SQLite counted them, or not committed yet.
                     self._taken = number if frame.commit else self._taken
                     continue
                 first = number
@@ -333,37 +335,19 @@ class _Inspection:
         return bool(ours) and not any(one.unsynced for one in ours)
 
     def _adds_something(self, last: int, path: Path, vfs: str | None) -> bool:
-        """True if the frames change the file: a log that was started anew is in it already."""
+        """True if the frames change the file: a log that was restarted is in it already."""
         newest = {
             link.frame.page: link.number
             for link in self.links(last)
             if link.whole and link.frame.page
         }
         size = self._log.page_size
-        with _StoreFile(path, vfs) as file:
+        with open_file(path, vfs) as file:
             for page, number in newest.items():
                 frame = self._log.frame(number)
-                if frame is None or file.read((page - 1) * size, size) != frame.data:
+                if frame is None or file.xRead(size, (page - 1) * size) != frame.data:
                     return True
         return False
-
-
-class _StoreFile:
-    """A store's file, read through SQLite's file layer, which tracks the process's locks."""
-
-    def __init__(self, path: Path, vfs: str | None) -> None:
-        flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
-        self._file = apsw.VFSFile(vfs or "", str(path), [flags, 0])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.xClose()
-
-    def read(self, at: int, amount: int) -> bytes:
-        """Return bytes of the file; fewer at its end."""
-        return self._file.xRead(amount, at)
 
 
 # ------------------------------------------------------------------------------------- replay
@@ -376,9 +360,9 @@ def write_replay(path: Path, ignored: IgnoredFrames, page_size: int, target: Pat
     """
     create_private(target)
     create_private(companion(target, "-wal"))
-    with _StoreFile(path, None) as file, target.open("wb") as copy:
+    with open_file(path) as file, target.open("wb") as copy:
         at = 0
-        while data := file.read(at, _COPIED_BYTES):
+        while data := file.xRead(_COPIED_BYTES, at):
             copy.write(data)
             at += len(data)
     with LogFile(path, page_size) as log, companion(target, "-wal").open("wb") as copy:

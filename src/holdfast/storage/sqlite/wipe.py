@@ -29,10 +29,11 @@ import struct
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import apsw
 
+from holdfast.storage.sqlite.connection import open_file
 from holdfast.storage.sqlite.location import sync_directory, wal_size
 from holdfast.storage.sqlite.statements import SQL
 
@@ -117,10 +118,10 @@ def _dirty_pages(connection: apsw.Connection, path: Path, vfs: str | None) -> It
     """Yield the numbers of pages with data in their gap."""
     size: int = connection.execute("PRAGMA page_size").get
     pages: int = connection.execute("PRAGMA page_count").get
-    with _File(path, vfs) as file:
+    with open_file(path, vfs) as file:
         for first in range(0, min(pages, _MAX_PAGES), _PAGES_PER_READ):
             count = min(_PAGES_PER_READ, pages - first)
-            data = file.read(first * size, count * size)
+            data = file.xRead(count * size, first * size)
             for at in range(len(data) // size):  # Pages of a later commit may be only in its log.
                 low, high = page_gap(data, at * size, size, first=first + at == 0)
                 if low < high and not data.startswith(_ZEROS[: high - low], at * size + low):
@@ -165,13 +166,13 @@ def _wipe_gaps(
         if _version(connection) != dirty.version:
             # Another connection wrote and truncated the log: bytes may have moved to other pages.
             pages = list(_dirty_pages(connection, path, vfs))
-        with _File(path, vfs) as file:
+        with open_file(path, vfs, writable=True) as file:
             for number in pages:
-                page = file.read(number * size, size)
+                page = file.xRead(size, number * size)
                 low, high = page_gap(page, 0, size, first=number == 0)
                 if low < high:
-                    file.write(number * size + low, bytes(high - low))
-            file.sync()
+                    file.xWrite(bytes(high - low), number * size + low)
+            file.xSync(apsw.SQLITE_SYNC_FULL)
         connection.executemany(SQL["drop_wipe_note"], [(note,) for note in notes])
         # A commit makes connections that have these pages cached read them again.
         connection.execute(SQL["raise_fence"])
@@ -181,29 +182,6 @@ def _wipe_gaps(
             connection.execute("ROLLBACK")
         raise
     return True
-
-
-class _File:
-    """The database file, opened through SQLite's file layer, which tracks the process's locks."""
-
-    def __init__(self, path: Path, vfs: str | None) -> None:
-        flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE
-        self._file = apsw.VFSFile(vfs or "", str(path), [flags, 0])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.xClose()
-
-    def read(self, at: int, amount: int) -> bytes:
-        return self._file.xRead(amount, at)
-
-    def write(self, at: int, data: bytes) -> None:
-        self._file.xWrite(data, at)
-
-    def sync(self) -> None:
-        self._file.xSync(apsw.SQLITE_SYNC_FULL)
 
 
 # --------------------------------------------------------------------------------- other files

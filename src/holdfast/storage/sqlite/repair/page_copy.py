@@ -17,6 +17,7 @@ import apsw
 
 from holdfast import ids
 from holdfast.storage.sqlite import location
+from holdfast.storage.sqlite.connection import open_file
 from holdfast.storage.sqlite.repair.page_format import is_btree_page
 
 PAGE_SIZES: Final = (4096, 512, 1024, 2048, 8192, 16384, 32768, 65536)
@@ -81,12 +82,8 @@ def _logged_page_size(path: Path) -> int:
 
 
 def _likely_page_size(path: Path) -> int:
-    flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
-    file = apsw.VFSFile("", str(path), [flags, 0])  # So that no lock of the process is dropped.
-    try:
+    with open_file(path) as file:
         data = file.xRead(min(file.xFileSize(), _SAMPLE_BYTES), 0)
-    finally:
-        file.xClose()
     stated = {1: 65536}.get(found := int.from_bytes(data[16:18], "big"), found)
     sizes = sorted(PAGE_SIZES, key=lambda size: size != stated)
     return max(
