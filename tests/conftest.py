@@ -70,6 +70,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _time_to_index() -> Iterator[None]:
+    """Let every search bring its index up to date, however slow the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.search.manager._QUICK_CATCH_UP_S", 600.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Point default locations to empty folders, for tests and child processes without a store."""
     with pytest.MonkeyPatch.context() as patch:

@@ -23,7 +23,7 @@ import pytest
 
 import holdfast
 from holdfast import File, Goal, Message, ToolCall
-from holdfast.storage.sqlite import backend
+from holdfast.storage.sqlite import backend, wipe
 from holdfast.storage.sqlite.repair.salvage import salvage
 
 PAGE = 4096
@@ -271,6 +271,7 @@ def test_a_reader_in_the_way_is_told_and_the_next_purge_finishes(
         flock.live(60)
         reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         reader.execute("BEGIN; SELECT count(*) FROM messages").fetchall()
+        monkeypatch.setattr(wipe, "_dirty_pages", lambda *_: pytest.fail("the log is not empty"))
         (said,) = flock.purge(1).pending
         assert "write-ahead log" in said
         reader.close()

@@ -337,6 +337,7 @@ class SearchTests(StoreFixtures):
     def test_search_at_most_a_thousand(self, store: Store, session: Session) -> None:
         """Of more matches only the newest thousand are ranked."""
         session.append(*(Message.user("red", id=str(number)) for number in range(1200)))
+        store.catch_up_index()
         found = _found(store, "red", session=session.id, limit=_MAX_HITS)
         assert {int(str(id)) for id in found} == set(range(200, 1200))
         assert _only(store, "red").more == _MAX_HITS - 1
