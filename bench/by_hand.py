@@ -62,6 +62,7 @@ CREATE TABLE sessions (
   trashed_at timestamptz,
   goal       jsonb,
   metadata   jsonb       NOT NULL DEFAULT '{}',
+  provenance jsonb,
   parent     bigint,
   relation   text,
   PRIMARY KEY (tenant, n)
@@ -146,7 +147,8 @@ _COLUMNS: Final = """
     ELSE 'interrupted' END AS state,
   s.created_at, h.updated_at, h.turns, h.seq AS messages, h.input, h.output, h.cache_read,
   h.cache_write, h.reasoning, h.cost, h.preview, s.pinned, s.archived,
-  s.trashed_at IS NOT NULL AS trashed, s.goal, s.metadata, s.parent, s.relation, h.interrupted
+  s.trashed_at IS NOT NULL AS trashed, s.goal, s.metadata, s.provenance, s.parent, s.relation,
+  h.interrupted
 """
 _FIND: Final = """
 SELECT {columns}

@@ -65,7 +65,7 @@ report(work)
 """
 _IMPORT: Final = """
 import holdfast.transfer.import_
-report(lambda: store.import_(sys.argv[2]).messages)
+report(lambda: store.import_(sys.argv[2], trust=True).messages)
 """
 _NAIVE_IMPORT: Final = """
 def work():

@@ -70,6 +70,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_containment() -> Iterator[None]:
+    """Make the process of the tests no subreaper: servers that it kills would stay as zombies."""
+    try:
+        from holdfast.agent.tools import containment  # noqa: PLC0415 - it may not be installed
+    except ImportError:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(containment, "contain_commands", lambda: True)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _time_to_index() -> Iterator[None]:
     """Let every search bring its index up to date, however slow the machine is."""
     with pytest.MonkeyPatch.context() as patch:

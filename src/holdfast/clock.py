@@ -11,6 +11,8 @@ import time
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, Protocol
 
+from holdfast.errors import Damaged
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -43,8 +45,14 @@ class SystemClock:
 
 
 def to_datetime(micros: int) -> datetime:
-    """Return stored microseconds as an aware UTC datetime, exactly."""
-    return EPOCH + timedelta(microseconds=micros)
+    """Return stored microseconds as an aware UTC datetime, exactly.
+
+    Raise `Damaged` for a time outside the years 1 to 9999.
+    """
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError as error:
+        raise _impossible_time(micros) from error
 
 
 def to_micros(value: datetime) -> int:
@@ -53,5 +61,15 @@ def to_micros(value: datetime) -> int:
 
 
 def to_day(number: int) -> date:
-    """Return the date of a number of days since 1970, by which usage is counted."""
-    return EPOCH.date() + timedelta(days=number)
+    """Return the date of a number of days since 1970, by which usage is counted.
+
+    Raise `Damaged` for a day outside the years 1 to 9999.
+    """
+    try:
+        return EPOCH.date() + timedelta(days=number)
+    except OverflowError as error:
+        raise _impossible_time(number) from error
+
+
+def _impossible_time(number: int) -> Damaged:
+    return Damaged(f"the store contains {number} as a time, which is outside the years 1 to 9999.")

@@ -10,24 +10,29 @@ Three things go beyond JSON:
 * *Large parts.* A part over `BLOB_THRESHOLD` bytes is replaced by its SHA-256 and stored as a blob;
   so is the data of files.
 * *Damage.* A checksum covers the id, the turn and the body.
+
+What is stored may be a stranger's, with right checksums. So decoding accepts only what could have
+been encoded: no deeper nesting, no NaN, no time without a zone, no negative count.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import Final, TypeAlias, TypeVar
+from typing import Annotated, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast import tokens
 from holdfast.clock import EPOCH
 from holdfast.errors import BadMessage, Damaged, TooLarge
-from holdfast.validation import check_message, to_cost, to_time
+from holdfast.validation import MAX_COST, MAX_DEPTH, check_message, to_cost, to_time
 from holdfast.values import (
     JSON,
     File,
@@ -39,6 +44,7 @@ from holdfast.values import (
     Status,
     Text,
     Thinking,
+    TokenCount,
     ToolCall,
     ToolResult,
     Usage,
@@ -47,7 +53,10 @@ from holdfast.values import (
 BLOB_THRESHOLD: Final = 64 * 1024
 MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 MAX_BATCH_MESSAGES: Final = 10_000
+MAX_MESSAGE_PARTS: Final = 10_000  # those within tool results included
 _WITHOUT_TOKENS: Final = frozenset({"damaged", "erased"})
+_MAX_NESTING: Final = MAX_DEPTH + 10  # of bytes: a value is nested in a part, and that in a body
+_BRACKETS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|([\]}])', re.DOTALL)
 
 S = TypeVar("S")
 BlobReader = Callable[[str], bytes | None]
@@ -66,7 +75,7 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """The stored fields of a message except its id, seq and turn."""
 
     role: Role
-    at: datetime
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
     parts: tuple[StoredPart, ...] = ()
     status: Status = "complete"
     name: str | None = None
@@ -76,7 +85,7 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     metadata: dict[str, JSON] = {}
     provenance: Provenance | None = None
     covers: str | None = None
-    tokens: int | None = None
+    tokens: TokenCount | None = None
 
 
 class EncodedMessage(msgspec.Struct, frozen=True):
@@ -133,7 +142,23 @@ def encode(
             f"message {message.id!r} has {size} bytes, over the limit of {limit}; nothing was "
             "stored."
         )
+    if limit is not None and size > MAX_MESSAGE_PARTS:  # Each part has more than one byte.
+        check_part_count(message)
     return item
+
+
+def check_part_count(message: Message) -> None:
+    """Raise `TooLarge` if a message has too many parts."""
+    count = len(message.parts) + sum(
+        len(part.content)
+        for part in message.parts
+        if isinstance(part, ToolResult) and not isinstance(part.content, str)
+    )
+    if count > MAX_MESSAGE_PARTS:
+        raise TooLarge(
+            f"message {message.id!r} has {count} parts, over the limit of {MAX_MESSAGE_PARTS}; "
+            "nothing was stored. Store them as several messages."
+        )
 
 
 def encode_unchecked(message: Message) -> EncodedMessage:
@@ -172,7 +197,9 @@ def _encode_files(message: Message, body: StoredBody) -> EncodedMessage:
     """Encode a message that may contain files; their data is stored as blobs."""
     blobs: dict[str, bytes] = {}
     parts = tuple(_strip_file_data(part, blobs) for part in body.parts)
-    refers = tuple(sha256 for sha256 in _file_hashes(parts) if sha256 not in blobs)
+    refers = tuple(dict.fromkeys(name for name in _file_hashes(parts) if name not in blobs))
+    sizes = {name: len(data) for name, data in blobs.items()}
+    _check_file_sizes(parts, sizes.get)
     body = msgspec.structs.replace(body, parts=parts) if parts != body.parts else body
     data = to_json(body)
     if len(data) > BLOB_THRESHOLD:
@@ -214,7 +241,23 @@ def _strip_file(file: File, blobs: dict[str, bytes]) -> File:
     name = _add_blob(data, blobs)
     if file.sha256 is not None and file.sha256 != name:
         raise BadMessage("sha256: does not match the file's data")
-    return File(name=file.name, mime=file.mime, sha256=name, size=len(data))
+    size = len(data) if file.size is None else file.size
+    return File(name=file.name, mime=file.mime, sha256=name, size=size)
+
+
+def check_file_sizes(message: Message, size_of: Callable[[str], int | None]) -> None:
+    """Raise `BadMessage` if a file states another size than its data has.
+
+    `size_of` takes the hash of a file's data; it returns `None` where the size is not known.
+    """
+    _check_file_sizes(message.parts, size_of)
+
+
+def _check_file_sizes(parts: Sequence[StoredPart], size_of: Callable[[str], int | None]) -> None:
+    for file in _files(parts):
+        size = size_of(file.sha256 or "")
+        if size is not None and file.size not in (None, size):
+            raise BadMessage(f"size: a file of {size} bytes is said to have {file.size}")
 
 
 def file_hashes(message: Message) -> list[str]:
@@ -229,19 +272,21 @@ def blob_hashes(body: bytes) -> tuple[list[str], list[str]]:
     """
     try:
         parts = _decode(body).parts
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError):
+    except ValueError:
         return [], []
     return [part.sha256 for part in parts if isinstance(part, BlobRef)], _file_hashes(parts)
 
 
 def _file_hashes(parts: Sequence[StoredPart]) -> list[str]:
-    found: list[str] = []
+    return [file.sha256 for file in _files(parts) if file.sha256 is not None]
+
+
+def _files(parts: Sequence[StoredPart]) -> Iterator[File]:
     for part in parts:
         if isinstance(part, ToolResult) and not isinstance(part.content, str):
-            found.extend(_file_hashes(part.content))
-        elif isinstance(part, File) and part.sha256 is not None:
-            found.append(part.sha256)
-    return found
+            yield from _files(part.content)
+        elif isinstance(part, File):
+            yield part
 
 
 def _add_blob(data: bytes, blobs: dict[str, bytes]) -> str:
@@ -282,7 +327,7 @@ def decode(
             if type(part) is BlobRef:
                 parts = tuple(_restore_part(part, blob, seq) for part in parts)
                 break
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Damaged(f"message {seq} cannot be read: {type(error).__name__}") from error
     return Message(
         id=id,
@@ -304,23 +349,60 @@ def decode(
 
 
 def _decode(body: bytes) -> StoredBody:
+    _refuse_nesting(body)
     try:
-        return _decode_body(body)
-    except UnicodeDecodeError:
-        return _decode_surrogates(body, StoredBody)
-    except msgspec.DecodeError:
+        found = _decode_body(body)
+    except (ValueError, msgspec.DecodeError):
         # msgspec reports invalid UTF-8 as either error, depending on where it is.
-        return _decode_surrogates(body, StoredBody)
+        found = _decode_surrogates(body, StoredBody)
+    if found.cost is not None and not (found.cost.is_finite() and 0 <= found.cost <= MAX_COST):
+        raise ValueError("a cost is not an amount of money")
+    return found
+
+
+def _refuse_nesting(data: bytes) -> None:
+    """Raise `ValueError` for JSON that is nested deeper than what is encoded."""
+    if len(data) <= _MAX_NESTING or data.count(b"[") + data.count(b"{") <= _MAX_NESTING:
+        return
+    depth = 0
+    for bracket in _BRACKETS.finditer(data):
+        opening, closing = bracket.span(1)[0] >= 0, bracket.span(2)[0] >= 0
+        depth += opening - closing
+        if depth > _MAX_NESTING:
+            raise ValueError("nested too deeply")
 
 
 def _decode_surrogates(data: bytes, kind: type[S]) -> S:
-    """Decode JSON that contains lone surrogates."""
+    """Decode JSON that may contain lone surrogates; raise `ValueError` for anything else."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
-        plain = json.loads(decode_text(data))
-        return msgspec.convert(plain, kind, strict=True)
-    return msgspec.json.decode(data, type=kind)
+        pass
+    else:
+        return _as_value_error(lambda: msgspec.json.decode(data, type=kind))
+    plain = json.loads(
+        decode_text(data), parse_float=_finite_float, parse_constant=_refuse_constant
+    )
+    return _as_value_error(lambda: msgspec.convert(plain, kind, strict=True))
+
+
+def _as_value_error(decode: Callable[[], S]) -> S:
+    """Return what `decode` returns; errors of older versions of msgspec are no `ValueError`."""
+    try:
+        return decode()
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number is out of range")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _restore_part(part: object, blob: BlobReader, seq: int | None) -> Part:
@@ -366,7 +448,7 @@ def is_tombstone(body: bytes) -> bool:
     """Return whether a body is that of an erased message."""
     try:
         return _decode(body).status == "erased"
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError):
+    except ValueError:
         return False
 
 
@@ -376,7 +458,7 @@ def is_same_body(stored: bytes, given: bytes) -> bool:
         return True
     try:
         one, two = _decode(stored), _decode(given)
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError):
+    except ValueError:
         return False
     # Compared as bytes, because 1, 1.0 and true are equal in Python.
     aligned = msgspec.structs.replace(one, at=two.at, tokens=two.tokens)
@@ -416,9 +498,10 @@ def to_json(value: object, encoder: Callable[[object], bytes] = _to_bytes) -> by
 
 
 def from_json(data: bytes | str, kind: type[S]) -> S:
-    """Decode bytes encoded by `to_json`."""
+    """Decode bytes encoded by `to_json`; raise `ValueError` for any others."""
     raw = encode_text(data) if isinstance(data, str) else data
+    _refuse_nesting(raw)
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (UnicodeDecodeError, msgspec.DecodeError):
+    except (ValueError, msgspec.DecodeError):
         return _decode_surrogates(raw, kind)

@@ -22,7 +22,14 @@ import msgspec
 
 from holdfast import codec, tokens, validation
 from holdfast.context import GuardedWriter, StoreContext
-from holdfast.draft_parts import Delta, DraftChunk, DraftOpening, delta_bytes, merge_deltas
+from holdfast.draft_parts import (
+    Delta,
+    DraftChunk,
+    DraftOpening,
+    continues_part,
+    delta_bytes,
+    merge_deltas,
+)
 from holdfast.errors import HoldfastError, Invalid, StorageError, TooLarge, TurnLost
 from holdfast.ids import message_id
 from holdfast.operations import turns
@@ -65,6 +72,7 @@ class DraftCore:
         self._buffer: list[Delta] = []
         self._buffer_bytes = 0
         self._total_bytes = 0
+        self._part_count = 0
         self._unstored_chunks: dict[int, DraftChunk] = {}
         self._last_chunk = 0
         self._usage: Usage | None = None
@@ -81,8 +89,15 @@ class DraftCore:
                 f"the reply would exceed the limit of {MAX_REPLY_BYTES} bytes; what was written "
                 "before is kept."
             )
+        continues = bool(self._deltas) and continues_part(self._deltas[-1], delta)
+        if not continues and self._part_count == codec.MAX_MESSAGE_PARTS:
+            raise TooLarge(
+                f"the reply would exceed the limit of {codec.MAX_MESSAGE_PARTS} parts; what was "
+                "written before is kept."
+            )
         with self._guard:
             self._prepared_close = None
+            self._part_count += not continues
             first = not self._buffer
             self._deltas.append(delta)
             self._buffer.append(delta)

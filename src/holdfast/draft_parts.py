@@ -13,17 +13,18 @@ from decimal import Decimal
 import msgspec
 
 from holdfast.codec import encode_text, to_json
-from holdfast.values import Part, Raw, Text, Thinking, ToolCall, Usage
+from holdfast.values import Part, Provenance, Raw, Text, Thinking, ToolCall, Usage
 
 Delta = Text | Thinking | ToolCall | Raw
 
 
-class DraftOpening(msgspec.Struct, frozen=True):
+class DraftOpening(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first record of a draft: the message it will become."""
 
     id: str
     model: str | None
     at: int
+    provenance: Provenance | None = None
 
 
 class DraftChunk(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,14 +39,14 @@ def merge_deltas(deltas: Iterable[Delta]) -> tuple[Part, ...]:
     """Return the parts that these deltas make up."""
     runs: list[list[Delta]] = []
     for delta in deltas:
-        if runs and _continues_part(runs[-1][-1], delta):
+        if runs and continues_part(runs[-1][-1], delta):
             runs[-1].append(delta)
         else:
             runs.append([delta])
     return tuple(_merge(run) for run in runs)
 
 
-def _continues_part(last: Delta, delta: Delta) -> bool:
+def continues_part(last: Delta, delta: Delta) -> bool:
     """Return whether a delta belongs to the same part as the one before it."""
     if isinstance(last, Thinking):
         # A signature covers exactly the thinking before it: nothing may be added.

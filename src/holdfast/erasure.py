@@ -68,6 +68,10 @@ class Erasure:
         with self._context.erasing(None):
             return self._backend.write(erase(None), exclusive=True)
 
+    def sample(self, fragments: Query[list[bytes]]) -> None:
+        """Search for these fragments, too, when everything is written."""
+        self._fragments += self._backend.read(fragments)
+
     def finish_earlier_purges(self) -> StepReport:
         """Finish the purges of processes that were killed, and wipe the bytes of what that erased.
 

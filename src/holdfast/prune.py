@@ -117,6 +117,7 @@ class _PlanRunner:
 
     def _purge_one(self, erasure: Erasure, item: PlanItem) -> None:
         try:
+            erasure.sample(retention.sample_session(item))
             done = erasure.write(retention.plan_erasure(item), retention.purge(item))
         except Damaged:
             done = _DAMAGED

@@ -253,9 +253,12 @@ class Session:
         operation = queue.enqueue(self._n, item, self._context.clock.micros())
         return queries.queued_input(*self._write(operation))
 
-    def queued(self) -> list[QueuedInput]:
-        """List queued input, in order."""
-        return self._read(queries.queued(self._n))
+    def queued(self, *, held: bool = False) -> list[QueuedInput]:
+        """List queued input, in order; with `held`, the input that an import set aside.
+
+        No turn takes held input; `enqueue(held.message)` queues it for the next one.
+        """
+        return self._read(queries.queued(self._n, held=held))
 
     def update(self, **changes: Unpack[SessionChanges]) -> SessionInfo:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata.

@@ -20,6 +20,7 @@ from holdfast.errors import Damaged, SessionNotFound, import_errors
 from holdfast.follow import StoreFollower
 from holdfast.operations import deletion, listing, queries, resolve, retention, sessions
 from holdfast.operations.retention_rules import parse_rules
+from holdfast.operations.tombstone import sample_session
 from holdfast.search.time_filter import Bound, parse_time
 from holdfast.session import Session
 from holdfast.storage.protocol import Backend, Query
@@ -214,10 +215,11 @@ class Store:
 
         The text is words (all must match), "phrases", prefixes*, -excluded words, and filters such
         as `role:user since:7d`; `literal=True` disables this syntax. The filters `scope`, `agent`,
-        `role`, `since`, `until` and `session` can also be passed as arguments. Thinking is searched
-        only with `thinking=True`, abandoned branches with `all_branches=True`, the trash never.
-        Each hit comes with `around=0` messages before and after it. A page has `limit=20` hits, and
-        its `cursor` gets the next one.
+        `role`, `since`, `until` and `session` can also be passed as arguments; `cwd` only so, the
+        directory that a session was started in. Thinking is searched only with `thinking=True`,
+        abandoned branches with `all_branches=True`, the trash never. Each hit comes with `around=0`
+        messages before and after it. A page has `limit=20` hits, and its `cursor` gets the next
+        one.
         """
         with import_errors():
             from holdfast.search import engine  # noqa: PLC0415 - few callers need it
@@ -298,6 +300,7 @@ class Store:
         erasure = Erasure(self._context)
         erasure.finish_earlier_purges()
         row = self._read(resolve.find_anywhere(ref, self._context.report))
+        erasure.sample(sample_session(row.n))
         report = erasure.write(
             deletion.plan_erasure(row.n, forks=forks),
             lambda planned: deletion.purge(row.n, row.id, forks=forks, planned=planned),
@@ -413,9 +416,15 @@ class Store:
         self,
         path: str | os.PathLike[str],
         *,
+        trust: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> ImportReport:
         """Import the sessions of an exported file; those already stored stay as they are.
+
+        A file may come from a stranger, so what it says decides nothing here: system messages
+        become user messages, queued input is held, an active goal is paused, and key, scope, agent,
+        cwd and pin are only kept as `SessionInfo.provenance`. The report lists all of it. With
+        `trust`, for one's own archives, sessions are imported as they were exported.
 
         `progress` is called with the number of bytes done, and of all (each is read twice), in any
         thread; it must not use the store.
@@ -423,7 +432,7 @@ class Store:
         with import_errors():
             from holdfast.transfer import import_  # noqa: PLC0415 - as above
 
-        return import_.import_(self._backend, os.fspath(path), progress)
+        return import_.import_(self._backend, os.fspath(path), progress, trust=trust)
 
     def copy(
         self,

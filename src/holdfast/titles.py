@@ -44,7 +44,7 @@ def update_preview(messages: Iterable[Message], first: int, so_far: Preview) -> 
 
 
 def _rank(message: Message) -> int:
-    if any(message.metadata.get(flag) for flag in _HIDDEN_FLAGS):
+    if message.demoted or any(message.metadata.get(flag) for flag in _HIDDEN_FLAGS):
         return RANK_NONE
     return {"user": RANK_USER, "assistant": RANK_ASSISTANT}.get(message.role, RANK_NONE)
 

@@ -286,6 +286,8 @@ def _check_provenance(value: object) -> None:
         raise BadMessage(f"provenance: expected a Provenance, got {_type_name(value)}")
     check_text(value.source, "provenance.source")
     _check_optional_text(value.ref, "provenance.ref")
+    if value.role is not None and (type(value.role) is not str or value.role not in _KNOWN_ROLES):
+        raise BadMessage(f"provenance.role: must be one of {', '.join(sorted(_KNOWN_ROLES))}")
 
 
 def _type_name(value: object) -> str:

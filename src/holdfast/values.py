@@ -14,6 +14,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     Final,
     Generic,
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 else:
     JSON = Any  # msgspec does not support a recursive alias; `codec` checks the values
+TokenCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Role: TypeAlias = Literal["system", "user", "assistant", "tool", "summary"]
 Status: TypeAlias = Literal["complete", "partial", "damaged", "erased"]
 TurnState: TypeAlias = Literal["open", "sealed", "cancelled", "failed", "interrupted"]
 ToolOutcome: TypeAlias = Literal["called", "running", "done", "error", "unknown", "not_run"]
 SessionState: TypeAlias = Literal["open", "interrupted", "done", "damaged"]
 Order: TypeAlias = Literal["activity", "pinned"]
-GoalState: TypeAlias = Literal["active", "completed", "cancelled", "blocked"]
+GoalState: TypeAlias = Literal["active", "paused", "completed", "cancelled", "blocked"]
 Relation: TypeAlias = Literal["fork", "continue", "reset", "delegate", "import"]
 TitleBy: TypeAlias = Literal["user", "auto"]
 BranchReason: TypeAlias = Literal[
@@ -121,11 +123,11 @@ Content: TypeAlias = str | Part | Sequence[str | Part]
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens, as the provider counted them."""
 
-    input: int = 0
-    output: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    reasoning: int = 0
+    input: TokenCount = 0
+    output: TokenCount = 0
+    cache_read: TokenCount = 0
+    cache_write: TokenCount = 0
+    reasoning: TokenCount = 0
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum, count by count."""
@@ -144,10 +146,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Where a message was imported from: the source, and its id there."""
+    """Where a message was imported from: the source, its id there, and its role if it had more.
+
+    A `role` is set where the message was demoted: as `system` it would have instructed the model.
+    """
 
     source: str
     ref: str | None = None
+    role: Role | None = None
 
 
 def to_parts(content: Content) -> tuple[Part, ...]:
@@ -204,6 +210,11 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def text(self) -> str:
         """The texts of its parts and tool results, joined by newlines."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text | ToolResult))
+
+    @property
+    def demoted(self) -> bool:
+        """Whether it was a system message before it was imported."""
+        return self.provenance is not None and self.provenance.role is not None
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -319,6 +330,7 @@ class SearchOptions(TypedDict, total=False):
 
     scope: str | None
     agent: str | None
+    cwd: str | None
     role: Role | None
     since: datetime | str | None
     until: datetime | str | None
@@ -415,6 +427,21 @@ class Goal(msgspec.Struct, frozen=True, omit_defaults=True):
     rounds: int = 0
 
 
+class SessionProvenance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a session was imported from, and the fields it had there that have no effect here.
+
+    `head` is where it ended when it was imported; until that moves, nobody has continued it.
+    """
+
+    source: str
+    cwd: str | None = None
+    key: str | None = None
+    scope: str | None = None
+    agent: str | None = None
+    pinned: bool = False
+    head: Head | None = None
+
+
 class Lease(msgspec.Struct, frozen=True):
     """For how many seconds a turn is held without a renewal, and until when.
 
@@ -474,6 +501,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     branches: int
     forks: int
     interrupted: bool
+    provenance: SessionProvenance | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -636,21 +664,23 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """The proof of an erasure: a search of all files of the store for fragments of what was erased.
 
     A fragment that other stored messages contain as well does not count. `found` has the files with
-    a fragment that should be gone; `problem` is why they could not be searched. The files of a
-    server cannot be searched by its clients: then the store is not `searchable`, which is not a
-    failure.
+    a fragment that should be gone; `copies` has the backups, exports and other copies in the
+    store's directory that hold one: they are not changed. `problem` is why the files could not be
+    searched. The files of a server cannot be searched by its clients: then the store is not
+    `searchable`, which is not a failure.
     """
 
     files: int
     bytes: int
     fragments: int
     found: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
     problem: str | None = None
     searchable: bool = True
 
     @property
     def clean(self) -> bool:
-        """Whether everything was searched and nothing found."""
+        """Whether everything was searched and nothing found in the store's own files."""
         return not self.found and self.problem is None
 
 
@@ -807,10 +837,31 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.review is None else self.review.findings
 
 
+class Demotion(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import without trust changed in a session, besides marking where it came from.
+
+    `cwd`, `key`, `scope` and `agent` are the values that it had and has no longer. `goal` is the
+    goal that was paused, `queued` counts the input that was set aside, `system` the messages that
+    became user messages, `raw` those that have data of a provider, which is no longer sent to it.
+    """
+
+    session_id: str
+    cwd: str | None = None
+    key: str | None = None
+    scope: str | None = None
+    agent: str | None = None
+    pinned: bool = False
+    goal: str | None = None
+    queued: int = 0
+    system: int = 0
+    raw: int = 0
+
+
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `import_` added, which sessions were already stored, and what could not be read.
 
-    A `redacted` file is not a complete copy: secrets were removed from it.
+    A `redacted` file is not a complete copy: secrets were removed from it. Without `trusted` the
+    `demotions` say what was changed; a session that needed no change has none.
     """
 
     sessions: int
@@ -818,6 +869,8 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...]
     damage: tuple[Damage, ...]
     redacted: bool = False
+    trusted: bool = False
+    demotions: tuple[Demotion, ...] = ()
 
 
 class StoreContents(msgspec.Struct, frozen=True, kw_only=True):
@@ -874,7 +927,10 @@ class DayUsage(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a store contains. `messages` counts a message that forks share once."""
+    """How much a store contains. `messages` counts a message that forks share once.
+
+    `file_bytes` is `None` where other tenants share the files: their growth is not this one's.
+    """
 
     sessions: int
     trashed: int
@@ -884,7 +940,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     open_turns: int
     blobs: int
     blob_bytes: int
-    file_bytes: int
+    file_bytes: int | None
     growth: tuple[Growth, ...]
     days: tuple[DayUsage, ...]
 

@@ -18,10 +18,13 @@ from holdfast.agent.approval import (
     rules,
 )
 from holdfast.agent.tools.builtin import workspace_tools
+from holdfast.agent.tools.file_tools import file_tools
+from holdfast.agent.tools.function_tools import ToolError
 from holdfast.agent.tools.protocol import Approver, Ask
 from holdfast.errors import BadConfig
 from holdfast.testing.scripted_model import ScriptedModel, calls, say
 from holdfast.values import JSON
+from tests.agent.tools import Desk
 
 
 def decide(approver: Approver, name: str, arguments: JSON) -> bool | str:
@@ -96,16 +99,119 @@ def test_writes_can_be_allowed() -> None:
     assert decide(rules(), "edit_file", {"path": "a"}) == NO_USER_PRESENT
 
 
+def asked(path: str, root: Path, config_file: Path | None = None, *, reads: bool = False) -> Ask:
+    """Return the question for a write."""
+    own = None if config_file is None else str(config_file)
+    tools = file_tools(str(root), config_file=own, reads=reads)
+    desk = Desk(tools, root)
+    context = desk.context("write_file", {"path": path, "content": ""})
+    asks = desk.tools["write_file"].asks
+    assert asks is not None
+    ask = asks(context, {"path": path, "content": ""})
+    desk.close()
+    assert isinstance(ask, Ask)
+    return ask
+
+
+def is_covered(ask: Ask) -> bool:
+    """Return whether the rule for writes covers a call."""
+
+    async def decided() -> bool | str:
+        return await rules(writes=True)(ask)
+
+    return asyncio.run(decided()) is True
+
+
 @pytest.mark.parametrize(
     "path",
     [
-        *("holdfast.toml", "./sub/../holdfast.toml", "sub/HOLDFAST.toml", "/w/holdfast.toml"),
+        *("holdfast.toml", "./sub/../holdfast.toml", "sub/HOLDFAST.toml", "sub/x/../holdfast.toml"),
         *("holdfast.toml/", "holdfast.toml/.", "holdfast.toml/x/..", "hold\u200cfast.toml"),
+        *("holdfast.toml.", "holdfast.toml ", "\uff48oldfast.toml"),
+        *("HEAD", "sub/head", ".envrc", ".vscode/tasks.json", "sub/.husky/pre-commit", ".bashrc"),
+        *("\u200c.gitconfig", "\u2024gitattributes", ".ssh/config", ".github/workflows/x.yml"),
     ],
 )
-def test_what_says_what_is_allowed_is_asked_for_in_any_case(path: str) -> None:
+def test_what_decides_what_runs_is_asked_for_in_any_case(tmp_path: Path, path: str) -> None:
     """Else a model could allow itself everything."""
-    assert decide(rules(writes=True), "write_file", {"path": path}) == NO_USER_PRESENT
+    assert not is_covered(asked(path, tmp_path))
+
+
+def test_what_holdfast_toml_leads_to_is_asked_for(tmp_path: Path) -> None:
+    """The directory may be one that the user trusts."""
+    work = tmp_path / "work"
+    (work / "conf").mkdir(parents=True)
+    (work / "conf" / "a.toml").touch()
+    for folder in (work, tmp_path):
+        (folder / "holdfast.toml").symlink_to(work / "conf" / "a.toml")
+        assert not is_covered(asked("conf/a.toml", work))
+        with pytest.raises(ToolError, match="name that file itself"):
+            asked(str(folder / "holdfast.toml"), work)
+        (folder / "holdfast.toml").unlink()
+    assert is_covered(asked("conf/a.toml", work))
+
+
+@pytest.mark.parametrize("name", [".envrc", "sub/.bashrc", ".vscode/x"])
+def test_what_a_sensitive_name_leads_to_is_asked_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "plain").touch()
+    (tmp_path / name).symlink_to(tmp_path / "plain")
+    assert not is_covered(asked(name, tmp_path))
+    assert not is_covered(asked(str(tmp_path / name), tmp_path))
+    assert is_covered(asked(str(tmp_path / "plain"), tmp_path))
+
+
+@pytest.mark.parametrize("path", ["config", "hooks/pre-commit", "info/attributes"])
+def test_a_repository_by_any_name_is_asked_for(tmp_path: Path, path: str) -> None:
+    """`git init --separate-git-dir`: git runs what its configuration names."""
+    (tmp_path / "data").mkdir()
+    assert is_covered(asked(f"data/{path}", tmp_path))
+    (tmp_path / "data" / "HEAD").touch()
+    assert not is_covered(asked(f"data/{path}", tmp_path))
+    assert not is_covered(asked(path, tmp_path / "data"))
+    assert is_covered(asked(path, tmp_path))
+
+
+@pytest.mark.parametrize("path", ["a.key", "tls/server.pem", "id_rsa"])
+def test_a_secret_is_asked_for_unless_it_may_be_read(tmp_path: Path, path: str) -> None:
+    assert not is_covered(asked(path, tmp_path))
+    assert is_covered(asked(path, tmp_path, reads=True))
+
+
+@pytest.mark.parametrize("path", ["a.txt", "src/a.py", "a/b/c.toml", "head.py", "x/HEAD/y", "a.b"])
+def test_other_files_are_covered(tmp_path: Path, path: str) -> None:
+    assert is_covered(asked(path, tmp_path))
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_the_users_own_configuration_is_asked_for_by_any_name(tmp_path: Path, exists: bool) -> None:
+    """`$HOLDFAST_CONFIG` may name a file in the workspace, directly or through links."""
+    (tmp_path / "work" / "sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("work")
+    own = tmp_path / "link" / "mine.toml"
+    (tmp_path / "named.toml").symlink_to(own)
+    if exists:
+        own.write_text("")
+    for named in (own, tmp_path / "named.toml", tmp_path / "work" / "mine.toml"):
+        for path in ("mine.toml", "sub/../mine.toml", str(tmp_path / "work" / "mine.toml")):
+            assert not is_covered(asked(path, tmp_path / "work", named, reads=True))
+        assert is_covered(asked("other.toml", tmp_path / "work", named))
+
+
+def test_nothing_is_covered_where_the_users_home_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any file may be one that a program there is configured by."""
+    (tmp_path / "home" / "work").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert is_covered(asked("a.txt", tmp_path / "home" / "work"))
+    for root in (tmp_path / "home", tmp_path, Path("/")):
+        assert not is_covered(asked("a.txt", root))
+
+
+def test_the_users_own_configuration_is_known_by_another_spelling(tmp_path: Path) -> None:
+    """As on a file system that ignores case."""
+    assert not is_covered(asked("MINE.toml", tmp_path, tmp_path / "mine.toml", reads=True))
 
 
 def test_others_are_asked_where_no_rule_fits() -> None:

@@ -257,10 +257,10 @@ def test_no_arguments_whatever_raise(arguments: dict[str, Any]) -> None:
 def test_the_context_is_given_and_not_the_models_to_give(desk: Desk) -> None:
     def where(context: ToolContext, name: str) -> str:
         """Where."""
-        return f"{name} {context.cwd} {context.call.name} {context.session.id}"
+        return f"{name} {context.call.name} {context.session.id}"
 
     assert as_tool(where).spec.parameters["required"] == ["name"]
-    assert call(desk, where, name="x").content == f"x . where {desk.session.id}"
+    assert call(desk, where, name="x").content == f"x where {desk.session.id}"
     assert call(desk, where, name="x", context={}).error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,31 @@ def test_the_real_weights_are_read() -> None:
     assert facts.context == 8192
     assert not facts.supports_tools
     assert 130_000_000 < facts.parameters < 140_000_000
+
+
+def test_a_long_text_is_skipped_and_never_in_memory(tmp_path: Path) -> None:
+    """Some files contain their whole tokenizer as one text, and a hostile one may say anything."""
+    path = tmp_path / "long.gguf"
+    path.write_bytes(made({"a": "x" * (64 << 20), **_FACTS}, _TENSORS))
+    tracemalloc.start()
+    try:
+        assert gguf.read(path).architecture == "llama"
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_texts_that_are_not_skipped_have_a_limit_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header of 256 MiB of them took more than a gigabyte of memory."""
+    monkeypatch.setattr(gguf, "_MAX_TEXTS_BYTES", 100)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(made({f"key.{n}": "text" for n in range(9)}, {}))
+    assert gguf.read(path).context is None
+    path.write_bytes(made({f"key.{n}": "text" for n in range(20)}, {}))
+    with pytest.raises(ModelMissing, match="texts are too long"):
+        gguf.read(path)
 
 
 _WHOLE = made(_FACTS, _TENSORS)

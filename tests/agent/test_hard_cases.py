@@ -514,8 +514,8 @@ class Stale(AsyncSession):
 
     waited: Sequence[QueuedInput] = ()
 
-    async def queued(self) -> list[QueuedInput]:
-        return list(self.waited)
+    async def queued(self, *, held: bool = False) -> list[QueuedInput]:
+        return [] if held else list(self.waited)
 
 
 def test_two_agents_answer_what_waits_once(session: Session) -> None:

@@ -691,19 +691,6 @@ def test_a_model_that_makes_real_calls_may_write_about_them(session: Session) ->
         assert agent.run(session, "2 + 5?").rounds == 2
 
 
-def test_tools_work_where_the_session_does(store: Store) -> None:
-    session = store.session("there", cwd="/some/where")
-    seen: list[str] = []
-
-    def look(context: ToolContext) -> str:
-        seen.append(context.cwd)
-        return "ok"
-
-    with agent_of(ScriptedModel(call("look"), say("ok")), tools=[look]) as agent:
-        agent.run(session, "go")
-    assert seen == ["/some/where"]
-
-
 # ------------------------------------------------------------------------------------------ cancel
 
 

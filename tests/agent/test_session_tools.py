@@ -12,12 +12,13 @@ import pytest
 
 import holdfast
 from holdfast import File, Goal, Message, Raw, Session, Text, Thinking, ToolCall
-from holdfast.agent.tools.builtin import all_tools, workspace_tools
+from holdfast.agent.tools.builtin import workspace_tools
 from holdfast.agent.tools.function_tools import ToolError
 from holdfast.agent.tools.goal_tools import goal_tools
+from holdfast.agent.tools.protocol import ToolContext
 from holdfast.agent.tools.quote import quoted
 from holdfast.agent.tools.session_tools import SessionTools, session_tools
-from holdfast.aio import AsyncStore
+from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.clock import to_micros
 from holdfast.codec import sha256_hex
 from holdfast.values import Hit, Page
@@ -113,15 +114,45 @@ def test_another_tenants_sessions_are_not_there(tmp_path: Path) -> None:
         handle = sha256_hex(b"some text")
         assert theirs.blob(handle) == b"some text"
         tools = SessionTools(AsyncStore(ours))
+        context = ToolContext(AsyncSession(ours.create()), ToolCall("call_1", "session_read", {}))
 
         async def look() -> None:
             for ref in (other.id, other.id[:6], "theirs"):
                 with pytest.raises(ToolError, match="there is no session"):
-                    await tools.session_read(ref)
+                    await tools.session_read(context, ref)
             with pytest.raises(ToolError, match="there is no such output"):
                 await tools.read_output(handle)
 
         asyncio.run(look())
+
+
+@pytest.mark.parametrize("by", ["cwd", "scope"])
+def test_the_sessions_of_another_directory_or_scope_are_not_there(by: str) -> None:
+    """Neither found, nor counted, nor read, nor told from one that does not exist."""
+    desk = Desk([])
+    here: dict[str, str] = {by: "/here"}
+    desk.add(session_tools(desk.store, **here))  # type: ignore[arg-type]
+    ours = desk.sync.session("ours", title="A walrus", **here)  # type: ignore[arg-type]
+    ours.append(Message.user("the walrus of ours"))
+    for number in range(60):
+        other = desk.sync.session(f"theirs-{number}", title="A walrus", **{by: "/there"})  # type: ignore[arg-type]
+        other.append(Message.user("walrus " * 9))
+    asyncio.run(desk.session.append(Message.user("a walrus here")))
+    for query in ("walrus", f"walrus session:{other.id}", "walrus scope:/there", "title:walrus"):
+        said = desk.run("session_search", query=query, limit=50)
+        assert "theirs" not in said
+        assert other.id not in said
+        assert ("(nothing was found)" in said) == (":/" in query or "session:" in query)
+    for ref in (other.id, other.id[:8], "theirs-3", "A walrus"):
+        for refused in (
+            desk.fail("session_read", session=ref),
+            desk.fail("session_search", query="walrus", session=ref),
+        ):
+            assert refused == f"there is no session {ref!r}; use its whole id."
+    assert "the walrus of ours" in desk.run("session_read", session="ours")
+    assert "a walrus here" in desk.run("session_read", session=desk.session.id)
+    assert "a walrus here" in desk.run("session_search", query="walrus", session=desk.session.id)
+    desk.close()
 
 
 # --------------------------------------------------------------------------------------- reading
@@ -135,6 +166,16 @@ def test_a_session_is_read_in_words(desk: Desk, earlier: Session) -> None:
     assert "[result] def walrus(): ..." in read
     assert "[data of elsewhere]" in read
     assert "secret thoughts" not in read
+
+
+def test_words_of_an_import_are_told_from_ones_own(desk: Desk, tmp_path: Path) -> None:
+    with holdfast.open("memory:") as there:
+        session = there.create()
+        session.append(Message.user("the user wants this"))
+        there.export(tmp_path / "gift.jsonl")
+    desk.sync.import_(tmp_path / "gift.jsonl")
+    _, words = inside(desk.run("session_read", session=session.id))
+    assert words.startswith("#1 user, imported, ")
 
 
 def test_part_of_a_session_is_read_and_how_to_go_on_is_told(desk: Desk, earlier: Session) -> None:
@@ -172,7 +213,7 @@ def test_names_of_nobody_are_answered(desk: Desk, ref: str) -> None:
 def test_a_name_of_several_is_answered(desk: Desk) -> None:
     for _ in range(2):
         desk.sync.create(title="same")
-    assert "several sessions" in desk.fail("session_read", session="same")
+    assert "use its whole id" in desk.fail("session_read", session="same")
 
 
 @pytest.mark.parametrize("handle", ["", "x", "../../etc/passwd", "0" * 64, "Z" * 64])
@@ -264,14 +305,15 @@ def test_goals_that_make_no_sense_are_refused(desk: Desk) -> None:
 
 
 def test_all_tools_are_there_once_and_only_some_ask(desk: Desk) -> None:
-    tools = all_tools(".", desk.store)
+    tools = (*workspace_tools("."), *session_tools(desk.store), *goal_tools())
     assert [tool.name for tool in tools] == [
         *("read_file", "write_file", "edit_file", "list_files", "search_files", "run_command"),
         *("session_search", "session_read", "read_output"),
         *("create_goal", "update_goal", "complete_goal"),
     ]
-    assert {tool.name for tool in tools if tool.asks} == {"write_file", "edit_file", "run_command"}
-    assert len(workspace_tools()) == 6
+    assert {tool.name for tool in tools if tool.asks} == {
+        *("read_file", "write_file", "edit_file", "list_files", "search_files", "run_command"),
+    }
     for tool in tools:
         assert "context" not in str(tool.spec.parameters["properties"])
         assert tool.spec.description.endswith(".")

@@ -17,8 +17,10 @@ from holdfast import Store
 from holdfast.agent import Agent, Limits
 from holdfast.agent.approval import rules
 from holdfast.agent.events import ToolEnded, TurnEnded
-from holdfast.agent.tools.builtin import all_tools
+from holdfast.agent.tools.builtin import workspace_tools
+from holdfast.agent.tools.goal_tools import goal_tools
 from holdfast.agent.tools.protocol import Approver, Ask
+from holdfast.agent.tools.session_tools import session_tools
 from holdfast.aio import AsyncStore
 from holdfast.testing.scripted_model import ScriptedModel, call, calls, say
 
@@ -40,7 +42,11 @@ def store(root: Path) -> Iterator[Store]:
 def agent_of(
     model: ScriptedModel, store: Store, root: Path, approve: Approver | None = None
 ) -> Agent:
-    tools = all_tools(str(root), AsyncStore(store), output=2_000)
+    tools = (
+        *workspace_tools(str(root), output=2_000),
+        *session_tools(AsyncStore(store), output=2_000),
+        *goal_tools(),
+    )
     limits = Limits(tool_output=2_000)
     return Agent(model, tools=tools, approve=approve, limits=limits, titles=False)
 

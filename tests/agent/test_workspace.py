@@ -65,40 +65,12 @@ def test_paths_inside_are_found_however_they_are_written(space: Workspace, root:
     for path in ("a/b.txt", "./a//b.txt", "a/../a/b.txt", f"{root}/a/b.txt", "../work/a/b.txt"):
         assert space.resolve(path) == WorkspacePath(("a", "b.txt"))
         assert space.resolve(path).display == "a/b.txt"
-    assert space.resolve("b.txt", str(root / "a")).names == ("a", "b.txt")
-    assert space.resolve("../b.txt", str(root / "a")).names == ("b.txt",)
     assert space.resolve(".") == space.resolve("") == WorkspacePath(())
-
-
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        ("x.txt", "x.txt"),
-        ("../c/x", "../c/x"),
-        ("..", ".."),
-        ("../..", "../.."),
-        (".", "."),
-        ("y/z", "y/z"),
-        ("../b/x", "x"),
-    ],
-)
-def test_a_path_is_shown_as_it_is_found_from_where_one_works(
-    space: Workspace, root: Path, path: str, shown: str
-) -> None:
-    cwd = root / "a" / "b"
-    cwd.mkdir(parents=True)
-    place = space.resolve(path, str(cwd))
-    assert place.display == shown
-    assert space.resolve(place.display, str(cwd)) == place
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "\ud800"])
 def test_what_is_no_path_is_refused(space: Workspace, path: str) -> None:
     assert "not a valid path" in refusal(lambda: space.read(space.resolve(path)))
-
-
-def test_a_session_that_works_elsewhere_has_no_business_here(space: Workspace, root: Path) -> None:
-    assert "outside" in refusal(lambda: space.resolve("x", str(root.parent)))
 
 
 def test_links_are_followed_inside_and_refused_where_they_lead_out(

@@ -10,7 +10,7 @@ from typing import TypeVar
 import holdfast
 from holdfast import ToolCall
 from holdfast.agent.tools.function_tools import ToolError, error_output, parse_arguments
-from holdfast.agent.tools.protocol import Output, Tool, ToolContext
+from holdfast.agent.tools.protocol import Ask, Output, Tool, ToolContext
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.values import JSON
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Desk:
-    """A session in a store of its own, and the tools it may use."""
+    """A session in a store of its own, and the tools it may use; `cwd` is where they work."""
 
     def __init__(
         self, tools: Iterable[Tool], cwd: Path | str = ".", tenant: str = "default"
@@ -35,11 +35,12 @@ class Desk:
         return self
 
     def context(self, name: str, arguments: JSON) -> ToolContext:
-        return ToolContext(self.session, self.cwd, ToolCall("call_1", name, arguments))
+        return ToolContext(self.session, ToolCall("call_1", name, arguments))
 
     def asks(self, name: str, /, **arguments: JSON) -> str | None:
         asks = self.tools[name].asks
-        return None if asks is None else asks(self.context(name, arguments), arguments)
+        asked = None if asks is None else asks(self.context(name, arguments), arguments)
+        return asked.what if isinstance(asked, Ask) else asked
 
     async def output(self, name: str, /, **arguments: JSON) -> Output:
         """Run a tool; what it raises becomes an error."""

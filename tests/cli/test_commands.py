@@ -585,6 +585,7 @@ def test_doctor_advises_what_helps_against_another_stores_log(
         store.backup(copy)
     talked.store.write_bytes(copy.read_bytes())
     log.write_bytes(left)
+    log.chmod(0o600)
     ran = talked.run("doctor")
     assert ran.code == 1
     assert "hint: `holdfast restore-backup FILE` restores a backup" in ran.out

@@ -1,5 +1,6 @@
 """`holdfast config`: what is in force and from where; every command knows the configured store."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,32 @@ def test_what_is_wrong_is_told_and_the_rest_shown(shell: Shell, own: Path) -> No
     assert (checked.code, checked.out, checked.err) == (1, "", ran.err)
     own.write_text("[retry]\nattempts = 3\n")
     assert shell.ok("config", "--check") == f"no problems in {own}\n"
+
+
+def test_what_is_ignored_of_a_workspace_is_shown_and_is_no_problem(
+    shell: Shell, own: Path, tmp_path: Path
+) -> None:
+    own.write_text("[model]\nname = 'local'\n")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "holdfast.toml").write_text(
+        "[model]\nname = 'openai:gpt-9'\n[limits]\nrounds = 1_000_000\n"
+    )
+    ran = [
+        subprocess.run(
+            [sys.executable, "-m", "holdfast", "config", *options],
+            cwd=tmp_path / "work", env=shell.environment, check=True, timeout=60,
+            capture_output=True, text=True,
+        ).stdout
+        for options in ((), ("--json",))
+    ]  # fmt: skip
+    assert "line 2: model.name is ignored: a workspace may only choose another model" in ran[0]
+    assert "line 4: limits.rounds is ignored: a workspace may only lower" in ran[0]
+    told = json.loads(ran[1])
+    assert [one["key"] for one in told["ignored"]] == ["model.name", "limits.rounds"]
+    assert told["settings"]["model.name"]["value"] == "local"
+    assert told["settings"]["limits.rounds"] == {
+        "value": 50, "from": "default", "where": None, "line": None
+    }  # fmt: skip
 
 
 def test_the_path_can_be_used_in_a_script(shell: Shell, own: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.storage.sqlite import migrations
 from tests.cli.shell import Shell, crash
 
 
@@ -87,9 +88,11 @@ def test_permissions_are_taken_from_others(talked: Shell) -> None:
 
 
 def test_a_sticky_directory_is_left_alone(talked: Shell) -> None:
-    """A directory such as /tmp is meant for everybody, and protects what is in it."""
+    """A directory such as /tmp is meant for everybody; it is the store that has to move."""
     talked.store.parent.chmod(0o1777)
-    assert talked.json("doctor", "--fix")["fixed"] == []
+    ran = talked.run("doctor", "--fix", "--json")
+    assert ran.code == 1
+    assert json.loads(ran.out)["fixed"] == []
     assert talked.store.parent.stat().st_mode & 0o7777 == 0o1777
 
 
@@ -113,7 +116,11 @@ def test_a_damaged_store_is_copied_and_never_changed(crashed: Shell) -> None:
     assert crashed.run("doctor", "--store", str(new)).code == 0
 
 
-@pytest.mark.parametrize(("at", "wreck"), [(0, bytes(4096)), (63, b"\x11"), (68, b"\0")])
+@pytest.mark.parametrize(
+    ("at", "wreck"),
+    [(0, bytes(4096)), (63, bytes([max(migrations.load()) ^ 16])), (68, b"\0")],
+    ids=["page", "format", "application id"],
+)
 def test_a_store_whose_header_is_damaged_is_copied_whole(
     talked: Shell, at: int, wreck: bytes
 ) -> None:

@@ -219,3 +219,18 @@ def test_closed_streams_do_not_matter(shell: Shell, closed: str) -> None:
     ran = subprocess.run(["/bin/sh", "-c", line], env=shell.environment, check=False, timeout=60)
     assert ran.returncode == 0
     assert shell.ok("show", "--raw", "a") == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("chat --model openai:m", 0), ("import -", 2), ("append a", 2), ("purge a", 2)],
+)
+def test_standard_input_that_is_closed_is_empty(shell: Shell, command: str, code: int) -> None:
+    """Its descriptor is not that of a file which the command opens, and reads as what was typed."""
+    shell.ok("append", "a", "hello")
+    line = f'"{sys.executable}" -m holdfast {command} <&-'
+    environment = {**shell.environment, "OPENAI_API_KEY": "none"}
+    ran = subprocess.run(
+        ["/bin/sh", "-c", line], env=environment, capture_output=True, check=False, timeout=60
+    )
+    assert (ran.returncode, b"Traceback" in ran.stderr) == (code, False), ran.stderr

@@ -130,6 +130,7 @@ _MASKS = [
     (re.compile(r"\d{4}-\d\d-\d\d"), "DAY"),
     (re.compile(r"\b\d+ (s|min|h) ago|just now"), "AGO"),
     (re.compile(r"\b[\d.]+ (k|M)?B\b|\b\d+ bytes"), "SIZE"),
+    (re.compile(r", SIZE on disk"), ""),  # A server's files are not one tenant's.
     (re.compile(r"\b[\d.]+ (ms|s)\b|(?<=latency_ms\": )\d+"), "LONG"),
     (re.compile(r"(?<=(turn \d of |rked from ))[a-z2-7]{8}\b"), "SHORT"),
 ]
@@ -179,11 +180,13 @@ def _transcript(url: str, folder: Path, say: Say) -> list[str]:
     """Run the script; give all that was said."""
     names: dict[str, str] = {}
     lines = []
+    copies = folder / "copies"  # not beside the store, where erasure would name them
+    copies.mkdir()
     for words in _SCRIPT:
         if words == ["talk"]:
             talk(url)
             continue
-        code, out, err = say(url, *(word.format(folder=folder) for word in words))
+        code, out, err = say(url, *(word.format(folder=copies) for word in words))
         said = (out + err).replace(str(folder), "FOLDER")
         lines += [f"$ {' '.join(words)} -> {code}", *_masked(said, names)]
     return lines

@@ -86,7 +86,7 @@ def test_prune_archives_first(shell: Shell, tmp_path: Path) -> None:
     said = shell.ok("prune", "--max-bytes", "0", "--archive", archive, "--apply", "--yes")
     assert re.match(rf"{archive}: 3 sessions, .* kB, read back and verified\n", said)
     other = Shell(tmp_path / "other" / "agent.db")
-    other.ok("import", archive)
+    other.ok("import", "--trust", archive)
     assert listed(other) == ALL - {"pinned"}
     shell.ok("restore", "plain")
     ran = shell.run("prune", "--max-bytes", "0", "--archive", archive, "--apply", "--yes")
@@ -280,14 +280,14 @@ def test_what_is_pending_is_said_and_found(shell: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("as_file", "said"),
-    [(True, "  still found in: agent.db-search.old"), (False, "  not proved: ")],
+    [(True, "  still found in: agent.db-search.2"), (False, "  not proved: ")],
 )
 def test_what_is_left_of_it_or_cannot_be_searched_is_a_problem(
     shell: Shell, as_file: bool, said: str
 ) -> None:
     """All of a file can be searched: if it was not, or something is there, scripts hear it."""
     several(shell)
-    old = shell.store.with_name("agent.db-search.old")
+    old = shell.store.with_name("agent.db-search.2")
     if as_file:
         old.write_text(f"{SECRET} in plain")
         old.chmod(0o400)

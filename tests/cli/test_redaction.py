@@ -201,9 +201,9 @@ def test_an_import_tells_that_a_file_was_redacted(leaky: Shell, tmp_path: Path) 
     leaky.ok("export", "-o", str(safe))
     leaky.ok("export", "-o", str(whole), "--no-redact")
     added = "1 session, 2 messages added\n"
-    said = leaky.ok("import", str(safe), "--store", str(tmp_path / "a.db"))
+    said = leaky.ok("import", "--trust", str(safe), "--store", str(tmp_path / "a.db"))
     assert said == f"{safe} (redacted): {added}"
-    said = leaky.ok("import", str(whole), "--store", str(tmp_path / "b.db"))
+    said = leaky.ok("import", "--trust", str(whole), "--store", str(tmp_path / "b.db"))
     assert said == f"{whole}: {added}"
     assert MARK in leaky.ok("show", "leaky", "--store", str(tmp_path / "a.db"))
     assert KEY in leaky.ok("show", "leaky", "--store", str(tmp_path / "b.db"))

@@ -277,22 +277,22 @@ def test_what_a_crash_left_open_is_closed_and_told(asking: Asking) -> None:
     assert "call may or may not have been made" in err
 
 
-def test_a_session_works_where_it_was_begun(asking: Asking, tmp_path: Path) -> None:
-    """Unless that is gone: then here, and it says so."""
+def test_a_session_that_was_begun_elsewhere_stays_there_unless_that_is_gone(
+    asking: Asking, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "there.txt").write_text("x")
     with asking.opened() as store:
         store.session("a", cwd=str(elsewhere))
-    _, out, err = asking.run("--session", "a", "call list_files {}")
-    assert "there.txt" in out
-    assert f"tools work in {elsewhere}" in err
-    (elsewhere / "there.txt").unlink()
+    _, _, err = asking.run("--session", "a", "hello")
+    assert f"tools work in {asking.work}; this session was started in {elsewhere}" in err
+    with asking.opened() as store:
+        assert store.get("a").info().cwd == str(elsewhere)
     elsewhere.rmdir()
-    (asking.work / "here.txt").write_text("x")
-    _, out, err = asking.run("--session", "a", "call list_files {}")
-    assert "here.txt" in out
+    _, _, err = asking.run("--session", "a", "hello")
     assert "does not exist; tools work in" in err
+    with asking.opened() as store:
+        assert store.get("a").info().cwd == str(asking.work)
 
 
 # --------------------------------------------------------------------- options and configuration

@@ -223,6 +223,15 @@ def test_what_is_longer_than_the_screen_is_paged(shell: Shell, tmp_path: Path) -
     assert all(f"line {n} of it\n" in got for n in range(100))
 
 
+def test_less_is_told_to_keep_no_file_of_what_was_searched_for(shell: Shell) -> None:
+    _long(shell)
+    shell.environment.pop("LESSHISTFILE", None)
+    pager = "sh -c 'cat > /dev/null; echo $LESSHISTFILE'"
+    assert look(shell, "show", "a", rows=30, pager=pager) == "-\n"
+    shell.environment["LESSHISTFILE"] = "mine"
+    assert look(shell, "show", "a", rows=30, pager=pager) == "mine\n"
+
+
 def test_what_fits_the_screen_is_not_paged(shell: Shell) -> None:
     """Nor anything else when the pager is unwanted, or is no program at all."""
     _long(shell)

@@ -63,12 +63,12 @@ def test_export_and_import_make_the_same_store(full: Shell, tmp_path: Path) -> N
     said = full.ok("export", "-o", str(file), "--no-redact")
     size = f"{file.stat().st_size / 1000:.1f} kB"
     assert said == f"{file}: 3 sessions, 14 messages, 1 file, {size}\n"
-    said = full.ok("import", str(file), "--store", str(other))
+    said = full.ok("import", "--trust", str(file), "--store", str(other))
     assert said == f"{file}: 3 sessions, 14 messages added\n"
     before = everything(full.store)
     assert len(before) == 3
     assert everything(other) == before
-    said = full.ok("import", str(file), "--store", str(other))
+    said = full.ok("import", "--trust", str(file), "--store", str(other))
     assert said == f"{file}: nothing added, 3 sessions there already\n"
     assert everything(other) == before
 
@@ -187,8 +187,9 @@ def exported(shell: Shell, tmp_path: Path) -> Path:
 def test_import_begins_a_store(talked: Shell, tmp_path: Path) -> None:
     """On a new machine there is none."""
     file, new = exported(talked, tmp_path), tmp_path / "new" / "agent.db"
-    report = talked.json("import", str(file), "--store", str(new))
+    report = talked.json("import", "--trust", str(file), "--store", str(new))
     told = {"sessions": 1, "messages": 7, "skipped": [], "damage": [], "redacted": False}
+    told |= {"trusted": True, "demotions": []}
     assert report == [{"file": str(file), "report": told}]
     assert new.stat().st_mode & 0o777 == 0o600
 
@@ -199,13 +200,15 @@ def test_import_tells_damaged_lines_and_imports_the_rest(talked: Shell, tmp_path
     text = file.read_text()
     file.write_text(text.replace("It is in Oslo.", "It is in 0slo."))
     bad = 1 + next(n for n, line in enumerate(text.splitlines()) if "is in Oslo" in line)
-    ran = talked.run("import", str(file), *other)
+    ran = talked.run("import", "--trust", str(file), *other)
     assert (ran.code, ran.out) == (1, f"{file}: 1 session, 6 messages added\n")
     assert f"holdfast: {file}: line {bad} " in ran.err
     assert "1 part could not be read; all the rest is there" in ran.err
     messages = talked.json("show", "support-42", *other)["messages"]
     assert [m["status"] for m in messages].count("complete") == 6
-    ran = talked.run("import", str(file), "--json", "--store", str(tmp_path / "third.db"))
+    ran = talked.run(
+        "import", "--trust", str(file), "--json", "--store", str(tmp_path / "third.db")
+    )
     assert (ran.code, ran.err) == (1, "")
     assert len(json.loads(ran.out)[0]["report"]["damage"]) == 1
 
@@ -214,7 +217,7 @@ def test_import_of_a_file_that_broke_off(talked: Shell, tmp_path: Path) -> None:
     """What is whole is there, what is missing is told."""
     file, other = exported(talked, tmp_path), ["--store", str(tmp_path / "other.db")]
     file.write_bytes(file.read_bytes()[:-300])
-    ran = talked.run("import", str(file), *other)
+    ran = talked.run("import", "--trust", str(file), *other)
     assert ran.code == 1
     assert "cut off" in ran.err
     assert talked.json("show", "support-42", *other)["session"]["messages"] == 7
@@ -229,7 +232,7 @@ def test_import_refuses_what_is_no_export(talked: Shell, tmp_path: Path, what: s
     data = {"text": b"hello\n", "database": talked.store.read_bytes(), "newer": newer}
     file.write_bytes(data[what])
     before = everything(talked.store)
-    ran = talked.run("import", str(file))
+    ran = talked.run("import", "--trust", str(file))
     assert (ran.code, ran.out) == (2, "")
     assert "nothing was imported" in ran.err
     assert everything(talked.store) == before
@@ -239,7 +242,7 @@ def test_import_refuses_what_is_no_export(talked: Shell, tmp_path: Path, what: s
 def test_import_looks_for_all_files_first(talked: Shell, tmp_path: Path, name: str) -> None:
     """One that is not there stops all of them."""
     file, other = exported(talked, tmp_path), tmp_path / "other.db"
-    ran = talked.run("import", str(file), name, "--store", str(other))
+    ran = talked.run("import", "--trust", str(file), name, "--store", str(other))
     assert (ran.code, ran.out) == (2, "")
     assert name in ran.err
     assert not other.exists()
@@ -251,7 +254,9 @@ def test_import_reads_standard_input_and_several_files(full: Shell, tmp_path: Pa
     full.ok("export", "-o", str(one), "support-42")
     full.ok("export", "-o", str(two), "full")
     piped = full.ok("export", "-o", "-").encode()
-    said = full.ok("import", str(one), str(two), "-", "--store", str(tmp_path / "x"), stdin=piped)
+    said = full.ok(
+        "import", "--trust", str(one), str(two), "-", "--store", str(tmp_path / "x"), stdin=piped
+    )
     assert [line.partition(": ")[2] for line in said.splitlines()] == [
         "1 session, 10 messages added",
         "1 session, 4 messages added",

@@ -128,6 +128,8 @@ def test_everything_wrong_is_told_and_the_rest_counts(file: Path) -> None:
         (b"\xff\xfe", "it is not UTF-8 (byte 1)"),
         (b"#" * 300_000, "it is larger than 262,144 bytes"),
         (b"a = " + b"[" * 100_000, None),
+        (b"a." * 200 + b"a = 1", "it has a line with more than 100 dots"),
+        (b"[" + b"a." * 200 + b"a]", "it has a line with more than 100 dots"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(
@@ -150,3 +152,11 @@ def test_a_pipe_or_a_folder_does_not_hold_us_up(tmp_path: Path) -> None:
     assert read(tmp_path).problems
     [problem] = read(tmp_path / "absent").problems
     assert problem.what == "it cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize("filler", [" ", "[", "[ ", "a "])
+def test_the_lines_of_a_long_text_are_found_in_linear_time(file: Path, filler: str) -> None:
+    """In quadratic time a stranger's file would stop every command."""
+    long = filler * (200_000 // len(filler))
+    file.write_text(f'[model]\nname = """\n{long}"""\n[limits]\nrounds = 9\n')
+    assert read(file).lines == {"limits.rounds": 5}

@@ -48,7 +48,7 @@ def test_without_a_word_everything_is_default(world: World) -> None:
 def test_later_words_win(world: World) -> None:
     """The user's file, the workspace's, the environment, the options."""
     world.own.write_text(
-        "[model]\nname = 'a'\n[session]\nscope = 'a'\n[retry]\nattempts = 2\nbase = 2\n"
+        "[model]\nname = 'a'\n[session]\nscope = 'a'\n[retry]\nattempts = 4\nbase = 2\n"
     )
     world.file.write_text("[model]\nname = 'b'\n[session]\nscope = 'b'\n[retry]\nattempts = 3\n")
     world.environ |= {"HOLDFAST_MODEL": "c", "HOLDFAST_SCOPE": "c", "HOLDFAST_URL": "c.db"}
@@ -80,20 +80,20 @@ def test_what_the_environment_says_is_checked_too(world: World) -> None:
 def test_the_workspace_is_found_from_below_and_not_from_above(world: World) -> None:
     """Up to the repository's root; a nested repository is another workspace."""
     world.file.write_text("[retry]\nattempts = 2\n")
-    (world.home / "holdfast.toml").write_text("[retry]\nattempts = 7\n")
+    (world.home / "holdfast.toml").write_text("[retry]\nattempts = 3\n")
     assert world.survey(world.workspace / "src" / "deep").workspace == world.file
     (world.workspace / "src" / ".git").mkdir()
     assert world.survey(world.workspace / "src" / "deep").workspace is None
     (world.home / "loose").mkdir()
-    assert world.survey(world.home / "loose").settings.retry.attempts == 7
+    assert world.survey(world.home / "loose").settings.retry.attempts == 3
 
 
 def test_what_lies_above_everything_is_nobodys_workspace(tmp_path: Path, world: World) -> None:
     """Outside of home and repositories only the directory itself is searched."""
     (tmp_path / "outside" / "deep").mkdir(parents=True)
-    (tmp_path / "outside" / "holdfast.toml").write_text("[retry]\nattempts = 7\n")
+    (tmp_path / "outside" / "holdfast.toml").write_text("[retry]\nattempts = 3\n")
     assert world.survey(tmp_path / "outside" / "deep").workspace is None
-    assert world.survey(tmp_path / "outside").settings.retry.attempts == 7
+    assert world.survey(tmp_path / "outside").settings.retry.attempts == 3
 
 
 _DANGEROUS = {
@@ -106,13 +106,17 @@ _DANGEROUS = {
     "tools.enabled": "[tools]\nenabled = ['run_command']",
     "tools.keep": "[tools]\nkeep = ['AWS_SECRET_ACCESS_KEY']",
     "approve.commands": "[approve]\ncommands = ['sh']",
+    "tools.sessions": "[tools]\nsessions = 'all'",
+    "approve.reads": "[approve]\nreads = true",
     "approve.writes": "[approve]\nwrites = true",
+    "limits.idle_in_goal": "[limits]\nidle_in_goal = false",
     "prices": "[prices.x]\ninput = 0\noutput = 0",
 }
 
 
 def test_all_that_needs_trust_is_tried() -> None:
-    assert _DANGEROUS.keys() == schema.NEEDS_TRUST | {"model.name"}
+    without = schema.all_keys().keys() - schema.WORKSPACE_RIGHTS.keys() - schema.USER_ONLY
+    assert _DANGEROUS.keys() == without | {"model.name"}
 
 
 @pytest.mark.parametrize(("key", "text"), _DANGEROUS.items())
@@ -136,6 +140,18 @@ def test_the_user_may_set_it_or_trust_the_workspace(world: World, key: str, text
     world.own.write_text(f"trusted = ['{world.workspace}']")
     assert world.survey().problems == ()
     assert world.survey().origin(key).kind == "workspace"
+
+
+def test_a_workspace_resumes_no_session_that_the_user_leaves_alone(world: World) -> None:
+    """It may only switch off that the latest session is resumed, and sent to the model."""
+    world.file.write_text("[session]\nrestore = true\n")
+    assert world.survey().settings.session.restore
+    world.own.write_text("[session]\nrestore = false\n")
+    assert not world.survey().settings.session.restore
+    assert [ignored.key for ignored in world.survey().ignored] == ["session.restore"]
+    world.own.write_text("")
+    world.file.write_text("[session]\nrestore = false\n")
+    assert not world.survey().settings.session.restore
 
 
 def test_a_workspace_cannot_trust_itself(world: World) -> None:
@@ -164,11 +180,78 @@ def test_trust_follows_links_and_tildes(
 
 
 @pytest.mark.parametrize(
-    "name", ["openai:gpt-9", "anthropic:claude-9", "openai:x/y.gguf", "gpt-9", "o7", "local"]
+    ("own", "name"),
+    [
+        *(("openai:gpt-8", "openai:gpt-9"), ("openai", "openai:x/y.gguf"), ("openai:x", "openai")),
+        *(
+            ("anthropic:a", "anthropic:claude-9"),
+            ("local:/m/x.gguf", "local"),
+            ("/x.gguf", "local"),
+        ),
+    ],
 )
-def test_a_model_by_name_is_for_everybody(world: World, name: str) -> None:
+def test_a_workspace_may_choose_among_the_models_of_the_users_provider(
+    world: World, own: str, name: str
+) -> None:
+    world.own.write_text(f"[model]\nname = '{own}'\n")
     world.file.write_text(f"[model]\nname = '{name}'\n")
+    found = world.survey()
+    assert (found.settings.model.name, found.problems, found.ignored) == (name, (), ())
+
+
+@pytest.mark.parametrize("own", ["local", "local:/m/x.gguf", "openai:gpt-8", "claude-8", None])
+@pytest.mark.parametrize("name", ["anthropic:claude-9", "anthropic", "gpt-9", "claude-9", "o7"])
+def test_a_workspace_does_not_replace_the_users_provider(
+    world: World, own: str | None, name: str
+) -> None:
+    """A conversation that was meant to stay on this machine must not leave it."""
+    world.own.write_text("" if own is None else f"[model]\nname = '{own}'\n")
+    world.file.write_text(f"[model]\nname = '{name}'\n")
+    found = load(world.environ, world.workspace, home=world.home)
+    assert found.settings.model.name == own
+    assert [one.key for one in found.ignored] == ["model.name"]
+    world.own.write_text(f"trusted = ['{world.workspace}']\n[model]\nname = 'local'\n")
     assert world.survey().settings.model.name == name
+
+
+@pytest.mark.parametrize(
+    ("own", "value", "counts"),
+    [
+        *(("rounds", "1_000_000", False), ("rounds", "51", False), ("rounds", "50", True)),
+        *(("rounds", "2", True), ("goal_rounds", "0", True), ("goal_rounds", "21", False)),
+        *(("parallel", "64", False), ("parallel", "1", True)),
+        *(("idle", "0", False), ("idle", "121.0", False), ("idle", "5.0", True)),
+    ],
+)
+def test_a_workspace_may_only_lower_limits(
+    world: World, own: str, value: str, counts: bool
+) -> None:
+    world.file.write_text(f"[limits]\n{own} = {value}\n")
+    found = load(world.environ, world.workspace, home=world.home)
+    assert (found.origin(f"limits.{own}").kind == "workspace") is counts
+    assert [one.key for one in found.ignored] == ([] if counts else [f"limits.{own}"])
+
+
+def test_limits_are_compared_with_the_users(world: World) -> None:
+    world.own.write_text("[limits]\nrounds = 90\nidle = 0\n[window]\nmax_tokens = 8_000\n")
+    world.file.write_text("[limits]\nrounds = 80\nidle = 500\n[window]\nmax_tokens = 9_000\n")
+    found = world.survey()
+    assert (found.settings.limits.rounds, found.settings.limits.idle) == (80, 500)
+    assert found.settings.window.max_tokens == 8_000
+    [ignored] = found.ignored
+    assert str(ignored).startswith(f"{world.file}, line 5: window.max_tokens is ignored")
+
+
+def test_a_limit_that_the_user_leaves_to_the_model_is_not_set_by_a_workspace(world: World) -> None:
+    """Except for windows, which are never larger than the model's."""
+    world.file.write_text(
+        "[model]\ncontext = 256\nmax_output = 1\n[window]\nreserve = 1\nmax_tokens = 9_000\n"
+    )
+    found = world.survey()
+    assert found.origins.keys() == {"window.max_tokens"}
+    assert [one.key for one in found.ignored] == [
+        "model.context", "model.max_output", "window.reserve"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -262,7 +345,10 @@ def test_a_command_that_only_wants_the_store_hears_of_nothing_else(world: World)
 
 def test_an_address_belongs_to_the_model_that_was_named_beside_it(world: World) -> None:
     """So that no key is sent to another provider's server."""
-    world.own.write_text("[model]\nname = 'openai:llama'\nbase_url = 'http://localhost:1/v1'\n")
+    world.own.write_text(
+        f"trusted = ['{world.workspace}']\n"
+        "[model]\nname = 'openai:llama'\nbase_url = 'http://localhost:1/v1'\n"
+    )
     world.file.write_text("[model]\nname = 'anthropic:claude-9'\n")
     assert world.survey().settings.model.name == "anthropic:claude-9"
     assert world.survey().base_url_model == "openai:llama"

@@ -48,9 +48,12 @@ def test_prices_are_told_as_they_are() -> None:
 
 
 def test_trust_is_told_as_it_is() -> None:
-    section = _section("What a workspace may not set")
+    section = _section("What a workspace may set")
     listed = set(re.findall(r"^- `([\w.]+)`", section, re.MULTILINE))
-    assert listed == schema.NEEDS_TRUST
+    assert listed == schema.all_keys().keys() - schema.WORKSPACE_RIGHTS.keys() - schema.USER_ONLY
+    rows = dict(re.findall(r"^\| (set|lower|choose).*? \| (`.*`) \|$", section, re.MULTILINE))
+    rights = {key: right for right, keys in rows.items() for key in re.findall(r"[\w.]+", keys)}
+    assert rights == {**schema.WORKSPACE_RIGHTS, "model.name": "choose"}
     assert all(f"`{key}`" in section for key in schema.USER_ONLY)
 
 

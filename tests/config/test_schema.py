@@ -8,12 +8,21 @@ import pytest
 import holdfast
 from holdfast.agent import Context, Limits, Retry
 from holdfast.agent.approval import is_plain
-from holdfast.agent.tools.builtin import all_tools
+from holdfast.agent.tools.builtin import workspace_tools
+from holdfast.agent.tools.goal_tools import goal_tools
+from holdfast.agent.tools.session_tools import session_tools
 from holdfast.aio.store import AsyncStore
 from holdfast.config import schema
 from holdfast.config.schema import Settings
 from holdfast.errors import BadQuery
 from holdfast.operations.retention_rules import parse_duration
+
+# Whatever counts, lasts or costs.
+_LIMITS = {
+    key
+    for key, one in schema.all_keys().items()
+    if key.startswith(("limits.", "retry.")) and isinstance(one.default, int | float)
+}
 
 
 def test_every_key_says_what_it_means_and_what_it_may_be() -> None:
@@ -40,25 +49,33 @@ def test_defaults_are_those_of_the_agent(table: str, struct: type) -> None:
     assert Settings().tools.output == Limits().tool_output
 
 
-def test_what_needs_trust_is_there() -> None:
-    assert schema.all_keys().keys() >= schema.NEEDS_TRUST | schema.USER_ONLY
+def test_what_workspaces_have_rights_to_is_there() -> None:
+    rights = schema.WORKSPACE_RIGHTS
+    assert schema.all_keys().keys() >= rights.keys() | schema.USER_ONLY
+    assert {right for key, right in rights.items() if key in _LIMITS} == {"lower"}
+    assert {key for key, right in rights.items() if right == "lower"} >= schema.WITHIN_MODEL
+    assert {key for key, right in rights.items() if right == "lower"} >= schema.ZERO_IS_UNLIMITED
 
 
-def test_every_way_to_run_code_or_reach_elsewhere_needs_trust() -> None:
+def test_no_workspace_runs_code_or_reaches_elsewhere() -> None:
     """A new key of these tables needs trust until it is listed here as safe."""
-    known = schema.all_keys()
-    for table in ("approve", "retention"):
-        assert {key for key in known if key.startswith(f"{table}.")} <= schema.NEEDS_TRUST
-    model = {key for key in known if key.startswith("model.")} - schema.NEEDS_TRUST
+    rights = schema.WORKSPACE_RIGHTS
+    tables = {key.partition(".")[0] for key in rights}
+    assert tables == {"model", "retry", "window", "session", "tools", "limits"}
+    model = {key for key in rights if key.startswith("model.")}
     assert model == {"model.name", "model.context", "model.max_output"}
     # It selects the conversation: a workspace must not choose the user's most private one.
-    session = {key for key in known if key.startswith("session.")} - schema.NEEDS_TRUST
-    assert session == {"session.restore"}
+    assert {key for key in rights if key.startswith("session.")} == {"session.restore"}
+    assert {key for key in rights if key.startswith("tools.")} == {"tools.timeout", "tools.output"}
 
 
 def test_the_tools_are_those_there_are() -> None:
     with holdfast.open("memory:") as store:
-        tools = all_tools(None, AsyncStore(store))
+        tools = (
+            *workspace_tools("."),
+            *session_tools(AsyncStore(store)),
+            *goal_tools(),
+        )
     assert sorted(get_args(schema.ToolName)) == sorted(tool.name for tool in tools)
 
 

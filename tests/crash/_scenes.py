@@ -446,7 +446,7 @@ IMPORT = Scene(
     "import",
     _exported,
     [
-        Step(lambda store: store.import_(_beside(store))),
+        Step(lambda store: store.import_(_beside(store), trust=True)),
         _say("child", "file-on"),
         Step(lambda store: store.purge("talk"), SessionNotFound),
     ],

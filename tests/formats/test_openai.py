@@ -458,7 +458,7 @@ def test_a_dumped_reply_comes_back() -> None:
         (Message.tool("c", "21"), {"role": "tool", "tool_call_id": "c", "content": "21"}),
         (
             Message(role="summary", parts=(Text("They met."),), covers="m"),
-            {"role": "system", "content": "They met."},
+            {"role": "user", "content": "They met."},
         ),
         (Message.user(()), {"role": "user", "content": ""}),
         (Message.assistant(()), {"role": "assistant", "content": ""}),

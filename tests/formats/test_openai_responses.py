@@ -526,7 +526,7 @@ def test_text_of_the_wrong_side_is_put_right(role: str, kind: str, legal: str) -
         (Message.system("Be brief"), [{"role": "system", "content": "Be brief"}]),
         (
             Message(role="summary", parts=(Text("They met."),), covers="m"),
-            [{"role": "system", "content": "They met."}],
+            [{"role": "user", "content": "They met."}],
         ),
         (Message.user(()), []),
         (Message.assistant([Thinking("hm", "sig"), Raw("anthropic", {"content": {}})]), []),

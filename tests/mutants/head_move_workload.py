@@ -91,7 +91,10 @@ class Heads(Log):
                 branch.asked_seq,
                 stored(session.messages(branch=branch.number)),
             )
-            for branch in session.branches()
+            # As they are stored: the session itself refuses two with one number.
+            for branch in self.store.backend.read(
+                lambda snapshot: snapshot.branches(session=session._n)  # noqa: SLF001
+            )
         ]
 
     def family(self) -> dict[str, list[Branch]]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.errors import BadQuery
 from holdfast.search.query import Filters, Query, Term, describe, parse
 from holdfast.search.tokenize import words
 from tests.search.material import NOW, ODD, texts
@@ -211,5 +212,34 @@ def test_every_word_of_a_query_means_something(text: str) -> None:
 def test_a_long_query_is_read_in_a_moment(kind: str) -> None:
     """Also one that opens a quote again and again."""
     character = ODD[kind]
-    assert len(parse(character * 10_000, now=NOW).terms) <= 1
-    assert len(parse(f"{character} " * 3_000 + "\u201c " * 30_000, now=NOW).terms) <= 2
+    assert len(parse(character * 60, now=NOW).terms) <= 1
+    assert len(parse(f"{character} " * 2_000 + "\u201c " * 3_000, now=NOW).terms) <= 2
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_a_query_beyond_a_limit_is_refused_and_the_limit_is_named(literal: bool) -> None:
+    words = " ".join(f"{n:x}" for n in range(2_000))
+    assert parse(words, literal=literal, now=NOW).terms
+    with pytest.raises(BadQuery, match="2,001 words is over the limit of 2,000"):
+        parse(f"{words} more", literal=literal, now=NOW)
+    assert parse("=" * 10_000, literal=literal, now=NOW).terms
+    with pytest.raises(BadQuery, match="10,001 characters is over the limit of 10,000"):
+        parse("=" * 10_001, literal=literal, now=NOW)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " ".join(f"-{n:x}" for n in range(2_001)),
+        'title:"' + "a " * 2_001 + '"',
+        " ".join(f"{n:x}*" for n in range(2_001)),
+        " ".join([*("=" * n for n in range(1, 50)), *(f"{n:x}" for n in range(1_952))]),
+        '"' + "a " * 2_001 + '"',
+        "\u5305" * 2_001,
+    ],
+    ids=["excluded", "title", "prefix", "punctuation", "phrase", "chinese"],
+)
+def test_every_kind_of_word_counts(text: str) -> None:
+    assert len(text) <= 10_000
+    with pytest.raises(BadQuery, match="words is over the limit of 2,000"):
+        _parse(text)

@@ -232,10 +232,10 @@ def test_many_terms_are_shown_as_few_are(text: str, query: str, width: int) -> N
 
 def test_a_query_of_very_many_words_that_are_all_there() -> None:
     """It takes time in proportion to its length."""
-    said = [f"word{number * 7919 % 3_000}" for number in range(3_000)]
+    said = [f"word{number * 7919 % 1_000}" for number in range(1_000)]
     shown = _shown(" ".join(said), " ".join(sorted(said)))
     inside = shown.text.removesuffix(ELLIPSIS)
-    assert shown.text.startswith("word0 word1919 ")
+    assert shown.text.startswith("word0 word919 ")
     assert [shown.text[start:end] for start, end in shown.marks] == inside.split()
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import codec
+from holdfast.errors import Damaged
 from holdfast.operations.session_fields import readable_fields, to_fields, to_row
 from holdfast.storage.columns import (
     Added,
@@ -145,7 +146,7 @@ def test_of_a_damaged_session_each_value_of_the_right_type_is_shown() -> None:
 
 
 def test_a_goal_without_its_fields_is_no_goal() -> None:
-    with pytest.raises(ValueError, match="objective"):
+    with pytest.raises(Damaged, match="goal of a session"):
         to_fields(SessionRow(1, "id", goal=b"{}"))
 
 

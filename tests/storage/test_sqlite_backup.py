@@ -64,7 +64,7 @@ def _everything(path: Path) -> dict[str, list[tuple[object, ...]]]:
 def _backup(path: Path, target: Path) -> BackupReport:
     connection = _read(path)
     try:
-        return backup(connection, target)
+        return backup(connection, path, target)
     finally:
         connection.close()
 
@@ -181,7 +181,7 @@ def _copy_with_small_files(path: Path, target: Path) -> int:
     connection = _read(path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
     try:
-        backup(connection, target)
+        backup(connection, path, target)
     except (StoreFull, StoreUnavailable):
         return 0
     except HoldfastError:

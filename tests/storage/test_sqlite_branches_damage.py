@@ -218,6 +218,19 @@ def test_a_flipped_byte_of_a_row_is_noticed_or_changes_nothing(tmp_path: Path, t
         told(target, EVERYBODY)
 
 
+def test_a_title_into_which_a_null_was_flipped_is_salvaged_with_its_session(tmp_path: Path) -> None:
+    """Text with a NUL is stored as a blob: as text, its row would be damaged in the copy too."""
+    path, copy = tmp_path / "sound.db", tmp_path / "copy.db"
+    with holdfast.open(path) as store:
+        store.session("k", title="two words").append(Message.user("hello"))
+    path.write_bytes(path.read_bytes().replace(b"two words", b"two\0words"))
+    with holdfast.open(path, readonly=True) as store:
+        store.salvage(copy)
+    with holdfast.open(copy) as store:
+        assert store.verify() == []
+        assert store.get("k").info().title == "two\0words"
+
+
 def _bytes_of(path: Path, table: str) -> list[int]:
     """Where in the file the rows of a table are."""
     connection = apsw.Connection(str(path))

@@ -40,7 +40,7 @@ def test_a_damaged_message_costs_only_itself(exported: Path, target: Store, kind
             "no checksum": whole[:-20] + b"}\n",
         }[kind]
         put(exported, at, raw)
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert (report.sessions, report.skipped) == (2, ())
     (damage,) = report.damage
     session = target.session("talk", create=False)
@@ -64,7 +64,7 @@ def test_a_damaged_message_costs_only_itself(exported: Path, target: Store, kind
 def test_a_message_whose_line_is_gone_is_missed(exported: Path, target: Store) -> None:
     """Its seq is not reused for the next message."""
     put(exported, find(exported, type="message", branch=1, seq=3), b"")
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert "messages 3 to 3 are missing in the file" in _lines(report)
     assert any("1 lines are missing" in what for what in _lines(report))
     messages = target.session("talk", create=False).messages()
@@ -78,7 +78,7 @@ def test_several_lines_in_a_row(exported: Path, target: Store) -> None:
     """Each becomes a placeholder with its own seq."""
     first = find(exported, type="message", branch=1, seq=1)
     raw = [flip(exported, first + n) for n in range(4)]
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert [damage.seq for damage in report.damage] == [1, 2, 3, 4]
     messages = target.session("talk", create=False).messages()
     assert [message.parts[0] for message in messages[:4]] == [
@@ -94,7 +94,7 @@ def test_the_last_message_of_a_branch(exported: Path, target: Store) -> None:
     assert b'"seq":5' in exported.read_bytes().splitlines()[at]
     flip(exported, at)
     flip(exported, find(exported, type="message", branch=2, seq=6))
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert [damage.seq for damage in report.damage] == [5, 6]
     session = target.session("talk", create=False)
     assert [b.seq for b in session.branches()] == [5, 6]
@@ -131,7 +131,7 @@ def test_a_message_that_nobody_could_have_stored(
     """Also with a valid checksum: imported messages are validated like appended ones."""
     at = find(exported, type="message", branch=1, seq=2)
     change(exported, at, lambda record: record.update({field: value}))
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert report.sessions == 2
     places = [(damage.seq, damage.what.split()[1]) for damage in report.damage if damage.seq]
     assert places == [(2, str(at + 1))]
@@ -146,7 +146,7 @@ def test_two_messages_of_one_id(exported: Path, target: Store) -> None:
     change(exported, first, lambda record: wanted.append(record["id"]))
     second = find(exported, type="message", branch=2, seq=6)
     change(exported, second, lambda record: record.update(id=wanted[0]))
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert any("message 6 has the id of another message" in what for what in _lines(report))
     session = target.session("talk", create=False)
     assert [message.status for message in session.messages()] == ["complete"] * 5 + ["damaged"]
@@ -159,7 +159,7 @@ def test_a_message_out_of_place(exported: Path, target: Store) -> None:
     at = find(exported, type="message", branch=1, seq=2)
     line = exported.read_bytes().splitlines(keepends=True)[at]
     put(exported, at, line + line)
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert f"line {at + 2} is out of order" in _lines(report)
     assert _texts(target) == ["one", "two", "three", "four", "other five", "six"]
     assert target.verify() == []
@@ -177,7 +177,7 @@ def test_what_a_session_is_stands_twice(
     for at, line in enumerate(lines):
         if line.startswith(b'{"type":"%s"' % kind.encode()):
             flip(exported, at)
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert report.sessions == 2
     assert {what.split()[0] for what in _lines(report)} == {"line"}
     one, two = shown(target), shown(source)
@@ -199,7 +199,7 @@ def test_who_it_is_is_lost(exported: Path, target: Store) -> None:
     )
     flip(exported, session)
     flip(exported, end)
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert report.sessions == 2
     assert any("its title and other fields were lost" in what for what in _lines(report))
     (link, _) = target.get("fork").lineage()
@@ -215,7 +215,7 @@ def test_a_branch_that_is_lost_twice(exported: Path, target: Store, source: Stor
     lines = exported.read_bytes().splitlines()
     flip(exported, next(at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')))
     flip(exported, find(exported, type="branch", number=2))
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert "the start of branch 2 was lost; its messages were not imported" in _lines(report)
     assert _texts(target) == ["one", "two", "three", "four", "five"]
     assert _texts(target, "fork") == ["one", "two", "three", "four", "forked"]
@@ -228,7 +228,7 @@ def test_no_branch_is_left(exported: Path, target: Store) -> None:
     flip(exported, next(at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')))
     flip(exported, find(exported, type="branch", number=2))
     flip(exported, find(exported, type="branch", number=1, seq=5, reason="start"))
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert report.sessions == 1
     assert any("all of its branches are missing" in what for what in _lines(report))
     assert _texts(target, "fork") == ["one", "two", "three", "four", "forked"]
@@ -240,7 +240,7 @@ def test_what_else_is_damaged_costs_itself(exported: Path, target: Store, kind: 
     """A damaged turn, usage or queued message is reported; all messages are imported."""
     at = find(exported, type=kind)
     flip(exported, at)
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert [damage.what.split()[1] for damage in report.damage] == [str(at + 1)]
     session = target.session("talk", create=False)
     assert _texts(target) == ["one", "two", "three", "four", "other five", "six"]
@@ -255,7 +255,7 @@ def test_a_file_whose_data_is_damaged(exported: Path, target: Store) -> None:
     """The message is imported, and still names its file."""
     at = find(exported, type="blob")
     flip(exported, at)
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert f"line {at + 1} does not match its checksum" in _lines(report)
     session = target.session("talk", create=False)
     message = session.messages(branch=1)[-1]
@@ -271,7 +271,7 @@ def test_a_fork_whose_parent_was_cut_out(exported: Path, target: Store) -> None:
     lines = exported.read_bytes().splitlines(keepends=True)
     ends = [at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')]
     exported.write_bytes(b"".join([lines[0], *lines[ends[0] + 1 :]]))
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert report.sessions == 1
     assert any("the session is not in the file" in what for what in _lines(report))
     messages = target.session("fork", create=False).messages()
@@ -292,7 +292,7 @@ def test_a_file_that_is_cut_off_anywhere(exported: Path, tmp_path: Path) -> None
     for size in range(len(full[0]), len(whole), 97):
         exported.write_bytes(whole[:size])
         with holdfast.open("memory:") as store:
-            report = store.import_(exported)
+            report = store.import_(exported, trust=True)
             assert report.damage
             assert store.verify() == []
             there = whole[:size].splitlines(keepends=True)
@@ -309,7 +309,7 @@ def test_a_session_cut_off_can_be_used(exported: Path, target: Store) -> None:
     at = find(exported, type="message", branch=2, seq=6)
     lines = exported.read_bytes().splitlines(keepends=True)
     exported.write_bytes(b"".join(lines[:at]) + lines[at][:40])
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert f"line {at + 1} is cut off" in _lines(report)
     assert "a session is missing at the end" in _lines(report)
     assert _texts(target) == ["one", "two", "three", "four", "other five"]
@@ -335,7 +335,7 @@ def test_what_cannot_be_read_in_the_store_is_exported_as_a_reader_gets_it(
         assert store.export(tmp_path / "out.jsonl").messages == 3
         assert [damage.seq for damage in store.damage] == [2]
         before = store.session("k").messages()
-    assert target.import_(tmp_path / "out.jsonl").damage == ()
+    assert target.import_(tmp_path / "out.jsonl", trust=True).damage == ()
     assert target.session("k").messages() == before
     assert before[1].status == "damaged"
     assert target.verify() == []
@@ -360,7 +360,7 @@ def test_an_import_does_not_refer_to_a_damaged_blob(target: Store, tmp_path: Pat
 
     target.backend.write(spoil)
     assert [m.status for m in other.messages()] == ["damaged"]
-    assert target.import_(path).damage == ()
+    assert target.import_(path, trust=True).damage == ()
     for key in ("before", "other"):
         assert _texts(target, key) == [large]
     assert target.blob(hashes[0]) == b"of a file"

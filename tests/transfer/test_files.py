@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import Message, Store
 from holdfast.errors import Invalid, StoreFull, StoreUnavailable
+from holdfast.transfer import export_file
 from tests.sync_log import SyncLog, without_links
 
 
@@ -43,7 +44,7 @@ def test_an_export_is_private(source: Store, tmp_path: Path, overwrite: bool) ->
 
 
 def test_it_is_private_while_it_is_written(source: Store, tmp_path: Path) -> None:
-    """Only its owner can read it from the start; its name is temporary until it is complete."""
+    """Only its owner can read it from the start; until it is complete only its lock has a name."""
     seen: list[tuple[bool, int]] = []
 
     def look(done: int, total: int) -> None:
@@ -54,6 +55,23 @@ def test_it_is_private_while_it_is_written(source: Store, tmp_path: Path) -> Non
     with _umask(0):
         source.export(tmp_path / "out.jsonl", progress=look)
     assert set(seen) == {(True, 0o600)}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_until_it_is_complete_it_has_no_name_where_that_is_possible(
+    source: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """So a kill leaves nothing of it; where every file has a name, it is a temporary one."""
+    if named:
+        monkeypatch.setattr(export_file, "_UNNAMED_FLAGS", os.O_WRONLY)
+    sizes: list[int] = []
+
+    def look(done: int, total: int) -> None:
+        sizes.append(len(_names(tmp_path)))
+
+    source.export(tmp_path / "out.jsonl", progress=look)
+    assert set(sizes) == {2 if named else 1}  # its lock is there in both
+    assert _names(tmp_path) == {"out.jsonl"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -69,7 +87,7 @@ def test_it_is_on_the_disk_before_it_has_its_name(
         without_links(monkeypatch)
     log = SyncLog(monkeypatch)
     source.export(path, overwrite=overwrite)
-    assert log.of(path) == ["sync", "name", "sync folder"]
+    assert log.of(path)[-3:] == ["sync", "name", "sync folder"]
 
 
 def test_an_existing_file_is_left_alone(source: Store, tmp_path: Path) -> None:
@@ -175,7 +193,7 @@ def test_an_empty_store(target: Store, tmp_path: Path) -> None:
     report = target.export(tmp_path / "out.jsonl")
     assert (report.sessions, report.messages, report.blobs) == (0, 0, 0)
     assert report.size == (tmp_path / "out.jsonl").stat().st_size
-    assert target.import_(tmp_path / "out.jsonl").damage == ()
+    assert target.import_(tmp_path / "out.jsonl", trust=True).damage == ()
 
 
 def test_a_store_opened_for_reading_can_be_exported(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_store_for_reading(exported: Path, tmp_path: Path) -> None:
         store.session("k")
     with holdfast.open(tmp_path / "r.db", readonly=True) as store:
         with pytest.raises(ReadOnly):
-            store.import_(exported)
+            store.import_(exported, trust=True)
 
 
 # ---------------------------------------------------------------------------------------- bombs
@@ -145,7 +145,7 @@ def test_brackets_in_text_are_no_nesting(source: Store, target: Store, tmp_path:
     text = '[{"' * 1_000 + "\\" * 7
     source.session("talk").append(Message.user(text, metadata={text: [text]}))
     source.export(tmp_path / "x.jsonl")
-    assert target.import_(tmp_path / "x.jsonl").damage == ()
+    assert target.import_(tmp_path / "x.jsonl", trust=True).damage == ()
     assert target.session("talk").messages()[-1].text == text
 
 
@@ -157,7 +157,7 @@ def test_data_as_deep_as_it_may_be(source: Store, target: Store, tmp_path: Path)
     result = holdfast.ToolResult("c", (holdfast.Raw("r", [deep]),))
     source.session("talk").append(Message(role="tool", parts=(result,), metadata={"deep": deep}))
     source.export(tmp_path / "x.jsonl")
-    assert target.import_(tmp_path / "x.jsonl").damage == ()
+    assert target.import_(tmp_path / "x.jsonl", trust=True).damage == ()
     assert shown(target) == shown(source)
 
 
@@ -176,7 +176,7 @@ def test_a_fork_that_claims_a_long_history(full: Store, exported: Path) -> None:
 def test_a_fork_of_more_than_there_is(exported: Path, target: Store) -> None:
     """It is skipped: its parent is in the file and ends earlier."""
     _claim(exported, 1, 0, {"fork_seq": 100, "seq": 101})
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert report.sessions == 1
     wanted = "the session was not imported: its branch 1 starts at a message that does not exist"
     assert wanted in [damage.what for damage in report.damage]
@@ -207,7 +207,7 @@ def peak():
 store = holdfast.open("memory:")
 before = peak()
 try:
-    report = store.import_(sys.argv[1])
+    report = store.import_(sys.argv[1], trust=True)
     print(report.sessions, len(report.damage))
 except holdfast.errors.TooLarge as error:
     print("TooLarge", "line 2" in str(error))
@@ -243,7 +243,7 @@ def test_a_field_that_comes_twice(exported: Path, target: Store) -> None:
     at = find(exported, type="message", branch=1, seq=1)
     line = exported.read_bytes().splitlines()[at].decode()[:-18]
     put(exported, at, sealed_text(line + ',"role":"system"}'))
-    (damage, *_) = target.import_(exported).damage
+    (damage, *_) = target.import_(exported, trust=True).damage
     assert damage.seq == 1
     assert target.session("talk").messages()[0].status == "damaged"
 
@@ -253,14 +253,14 @@ def test_a_field_that_comes_twice_in_metadata(exported: Path, target: Store) -> 
     at = find(exported, type="message", branch=1, seq=1)
     line = exported.read_bytes().splitlines()[at].decode()[:-18]
     put(exported, at, sealed_text(line + ',"metadata":{"a":{"b":1,"b":2}}}'))
-    assert target.import_(exported).damage[0].seq == 1
+    assert target.import_(exported, trust=True).damage[0].seq == 1
 
 
 def test_null_in_metadata_is_no_value(exported: Path, target: Store) -> None:
     """As in `update`, where it removes a key; no store has one."""
     at = find(exported, type="session", key="talk")
     change(exported, at, lambda record: record.update(metadata={"gone": None, "kept": 1}))
-    target.import_(exported)
+    target.import_(exported, trust=True)
     assert target.session("talk", create=False).info().metadata == {"kept": 1}
 
 
@@ -269,7 +269,7 @@ def test_a_session_of_wrong_types(exported: Path, full: Store, field: str) -> No
     """The line is damaged; its copy in the last line is used."""
     at = find(exported, type="session", key="talk")
     change(exported, at, lambda record: record.update({field: ["wrong"]}))
-    report = full.import_(exported)
+    report = full.import_(exported, trust=True)
     assert f"line {at + 1} is not a valid line" in [d.what for d in report.damage]
     assert full.session("talk", create=False).info().title == "A talk"
     assert full.verify() == []
@@ -298,7 +298,7 @@ def test_an_id_that_no_store_gave(
     monkeypatch.chdir(tmp_path)
     before, there = shown(full), {path.name for path in tmp_path.iterdir()}
     _rename(exported, '"session":"', name)
-    report = full.import_(exported)
+    report = full.import_(exported, trust=True)
     assert report.sessions == 0
     assert {damage.what.partition(" ")[0] for damage in report.damage} == {"line", "2"}
     assert shown(full) == before
@@ -319,7 +319,7 @@ def test_a_key_is_only_a_name(
         old = text.split(f'"{field}":"')[1].split('"')[0]
         text = text.replace(f'"{field}":"{old}"', f'"{field}":"{_escaped(name)}"')
         put(exported, line, sealed_text(text))
-    report = target.import_(exported)
+    report = target.import_(exported, trust=True)
     assert report.sessions == 2
     assert target.session(name, create=False).messages()[0].id == name
     assert target.verify() == []
@@ -346,5 +346,5 @@ def test_a_system_message_stays_what_it_was(exported: Path, source: Store, targe
     said = Message.system("be kind", provenance=holdfast.values.Provenance("elsewhere", "7"))
     source.session("talk").append(said)
     source.export(exported, overwrite=True)
-    target.import_(exported)
+    target.import_(exported, trust=True)
     assert target.session("talk").messages()[-1] == source.session("talk").messages()[-1]

@@ -29,13 +29,13 @@ def test_a_second_import_adds_nothing(there: Store, target: Store, tmp_path: Pat
     session = there.session("k")
     session.append(Message.user("one"))
     there.export(tmp_path / "one.jsonl")
-    target.import_(tmp_path / "one.jsonl")
+    target.import_(tmp_path / "one.jsonl", trust=True)
     target.session("k").append(Message.user("here"))
     session.append(Message.user("there"))
     there.export(tmp_path / "two.jsonl")
     before = shown(target)
     for name in ("one", "two"):
-        report = target.import_(tmp_path / f"{name}.jsonl")
+        report = target.import_(tmp_path / f"{name}.jsonl", trust=True)
         assert (report.sessions, report.messages) == (0, 0)
         assert (report.skipped, report.damage) == ((session.id,), ())
     assert shown(target) == before
@@ -46,14 +46,14 @@ def test_a_fork_joins_its_parent(there: Store, target: Store, tmp_path: Path) ->
     parent = there.session("parent")
     parent.append(*[Message.user(f"m{n}") for n in range(5)])
     there.export(tmp_path / "one.jsonl")
-    target.import_(tmp_path / "one.jsonl")
+    target.import_(tmp_path / "one.jsonl", trust=True)
     fork = parent.fork(3, key="fork")
     fork.append(Message.user("forked"))
     for refs in ((), (fork.id,)):
         there.export(tmp_path / "two.jsonl", *refs, overwrite=True)
         with holdfast.open(tmp_path / f"target-{len(refs)}.db") as store:
-            store.import_(tmp_path / "one.jsonl")
-            report = store.import_(tmp_path / "two.jsonl")
+            store.import_(tmp_path / "one.jsonl", trust=True)
+            report = store.import_(tmp_path / "two.jsonl", trust=True)
             assert (report.sessions, report.messages, report.damage) == (1, 1, ())
             assert report.skipped == (() if refs else (parent.id,))
             assert store.stats().messages == 6
@@ -74,11 +74,11 @@ def test_a_fork_of_a_later_branch_joins_its_parent(
     middle.undo()
     middle.append(Message.user("other"))
     there.export(tmp_path / "one.jsonl")
-    target.import_(tmp_path / "one.jsonl")
+    target.import_(tmp_path / "one.jsonl", trust=True)
     last = middle.fork(key="last")
     last.append(Message.user("last"))
     there.export(tmp_path / "two.jsonl", last.id)
-    report = target.import_(tmp_path / "two.jsonl")
+    report = target.import_(tmp_path / "two.jsonl", trust=True)
     assert (report.sessions, report.messages, report.damage) == (1, 1, ())
     assert shown(target) == shown(there)
     assert target.verify() == []
@@ -89,13 +89,13 @@ def test_a_fork_of_what_went_on_differently(there: Store, target: Store, tmp_pat
     parent = there.session("parent")
     parent.append(Message.user("one"), Message.user("two"))
     there.export(tmp_path / "one.jsonl")
-    target.import_(tmp_path / "one.jsonl")
+    target.import_(tmp_path / "one.jsonl", trust=True)
     target.session("parent").append(Message.user("three, here"))
     parent.append(Message.user("three, there"))
     fork = parent.fork(key="fork")
     fork.append(Message.user("four"))
     there.export(tmp_path / "two.jsonl")
-    report = target.import_(tmp_path / "two.jsonl")
+    report = target.import_(tmp_path / "two.jsonl", trust=True)
     assert (report.sessions, report.skipped) == (1, (parent.id,))
     (damage,) = report.damage
     assert damage.session_id == parent.id
@@ -113,11 +113,11 @@ def test_a_fork_of_what_is_shorter_here(there: Store, target: Store, tmp_path: P
     parent = there.session("parent")
     parent.append(Message.user("one"))
     there.export(tmp_path / "one.jsonl")
-    target.import_(tmp_path / "one.jsonl")
+    target.import_(tmp_path / "one.jsonl", trust=True)
     parent.append(Message.user("two"))
     fork = parent.fork(key="fork")
     there.export(tmp_path / "two.jsonl", fork.id)
-    assert target.import_(tmp_path / "two.jsonl").sessions == 1
+    assert target.import_(tmp_path / "two.jsonl", trust=True).sessions == 1
     assert _texts(target, "fork") == ["one", "two"]
     assert _texts(target, "parent") == ["one"]
     assert target.verify() == []
@@ -129,15 +129,15 @@ def test_what_was_purged_here_is_told(there: Store, target: Store, tmp_path: Pat
     parent.append(Message.user("one"), Message.user("two"))
     fork = parent.fork(1, key="fork")
     there.export(tmp_path / "out.jsonl")
-    target.import_(tmp_path / "out.jsonl")
+    target.import_(tmp_path / "out.jsonl", trust=True)
     target.purge(parent.id)
-    report = target.import_(tmp_path / "out.jsonl")
+    report = target.import_(tmp_path / "out.jsonl", trust=True)
     assert report.skipped == (parent.id, fork.id)
     (damage,) = report.damage
     assert damage.session_id == parent.id
     assert "was purged here" in damage.what
     target.purge(fork.id)
-    assert target.import_(tmp_path / "out.jsonl").sessions == 2
+    assert target.import_(tmp_path / "out.jsonl", trust=True).sessions == 2
     assert shown(target) == shown(there)
     assert target.verify() == []
 
@@ -150,11 +150,11 @@ def test_another_fork_of_what_was_purged_joins_it(
     parent.append(Message.user("one"), Message.user("two"))
     parent.fork(2, key="first")
     there.export(tmp_path / "one.jsonl")
-    target.import_(tmp_path / "one.jsonl")
+    target.import_(tmp_path / "one.jsonl", trust=True)
     target.purge(parent.id)
     second = parent.fork(1, key="second")
     there.export(tmp_path / "two.jsonl", second.id)
-    report = target.import_(tmp_path / "two.jsonl")
+    report = target.import_(tmp_path / "two.jsonl", trust=True)
     assert (report.sessions, report.messages, report.damage) == (1, 0, ())
     assert _texts(target, "second") == ["one"]
     assert target.stats().messages == 2
@@ -167,7 +167,7 @@ def test_a_key_that_is_taken(there: Store, target: Store, tmp_path: Path) -> Non
     came.append(Message.user("there"))
     mine = target.session("k")
     there.export(tmp_path / "out.jsonl")
-    report = target.import_(tmp_path / "out.jsonl")
+    report = target.import_(tmp_path / "out.jsonl", trust=True)
     what = f"session {mine.id} already has its key; it was imported without a key"
     assert report.damage == (Damage(what=what, session_id=came.id),)
     assert target.get(came.id).key is None
@@ -182,7 +182,7 @@ def test_a_key_in_the_trash_is_not_taken(there: Store, target: Store, tmp_path: 
     there.trash(came.id)
     target.session("k")
     there.export(tmp_path / "out.jsonl")
-    assert target.import_(tmp_path / "out.jsonl").damage == ()
+    assert target.import_(tmp_path / "out.jsonl", trust=True).damage == ()
     assert [info.key for info in listed(target, trashed=True)] == ["k"]
 
 
@@ -196,7 +196,7 @@ def test_lists_keep_their_order(there: Store, target: Store, tmp_path: Path) -> 
     two.append(Message.user("x"))
     assert fork.key == "d"
     there.export(tmp_path / "out.jsonl")
-    target.import_(tmp_path / "out.jsonl")
+    target.import_(tmp_path / "out.jsonl", trust=True)
     assert [info.key for info in listed(there)] == ["b", "c", "d", "a"]
     assert [info.key for info in listed(target)] == ["b", "c", "d", "a", "here"]
     latest = target.latest()
@@ -212,7 +212,7 @@ def test_one_by_one_or_together(there: Store, target: Store, tmp_path: Path) -> 
     there.trash(gone.id)
     report = there.export(tmp_path / "out.jsonl", "first", gone.id[:8], "c", gone.id)
     assert report.sessions == 2
-    target.import_(tmp_path / "out.jsonl")
+    target.import_(tmp_path / "out.jsonl", trust=True)
     assert [info.key for info in listed(target)] == ["a"]
     assert [info.key for info in listed(target, trashed=True)] == ["c"]
     with pytest.raises(SessionNotFound):
@@ -236,7 +236,7 @@ def test_an_open_turn_is_interrupted_there(there: Store, target: Store, tmp_path
             reply.usage(Usage(1, 2))
             reply.flush()
             there.export(tmp_path / "out.jsonl")
-            report = target.import_(tmp_path / "out.jsonl")
+            report = target.import_(tmp_path / "out.jsonl", trust=True)
             assert (report.sessions, report.damage) == (1, ())
         there.export(tmp_path / "later.jsonl")
     came = target.session("k", create=False)
@@ -279,7 +279,7 @@ def test_a_file_is_written_once(there: Store, target: Store, tmp_path: Path) -> 
         there.session(key).enqueue([file])
     assert there.export(tmp_path / "out.jsonl").blobs == 1
     assert sum(line.startswith(b'{"type":"blob"') for line in lines_of(tmp_path / "out.jsonl")) == 1
-    target.import_(tmp_path / "out.jsonl")
+    target.import_(tmp_path / "out.jsonl", trust=True)
     assert shown(target) == shown(there)
     assert target.verify() == []
 
@@ -299,7 +299,7 @@ def test_an_export_is_of_one_moment(there: Store, target: Store, tmp_path: Path)
 
     there.export(tmp_path / "out.jsonl", progress=write)
     assert shown(there) != before
-    assert target.import_(tmp_path / "out.jsonl").damage == ()
+    assert target.import_(tmp_path / "out.jsonl", trust=True).damage == ()
     assert shown(target) == before
 
 
@@ -315,7 +315,7 @@ def test_tenants_are_apart(tmp_path: Path) -> None:
         assert b"of b" not in (tmp_path / "a.jsonl").read_bytes()
         with pytest.raises(SessionNotFound):
             a.export(tmp_path / "none.jsonl", mine)
-        report = b.import_(tmp_path / "a.jsonl")
+        report = b.import_(tmp_path / "a.jsonl", trust=True)
         assert (report.sessions, report.skipped) == (1, ())
         assert _texts(b, a.get("k").id) == ["of a"]
         assert [info.id for info in listed(a)] == [a.get("k").id]
@@ -337,7 +337,7 @@ def test_progress_is_told(there: Store, target: Store, tmp_path: Path) -> None:
     assert told == sorted(told)
     assert told[-1] == (300, 300)
     told.clear()
-    target.import_(tmp_path / "out.jsonl", progress=lambda *at: told.append(at))
+    target.import_(tmp_path / "out.jsonl", trust=True, progress=lambda *at: told.append(at))
     size = (tmp_path / "out.jsonl").stat().st_size
     assert told == sorted(told)
     assert len(told) > 10
@@ -360,9 +360,9 @@ def test_a_progress_that_raises_stops_it(there: Store, target: Store, tmp_path: 
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
     there.export(tmp_path / "out.jsonl")
     with pytest.raises(Enough):
-        target.import_(tmp_path / "out.jsonl", progress=stop)
+        target.import_(tmp_path / "out.jsonl", trust=True, progress=stop)
     assert listed(target) == []
-    assert target.import_(tmp_path / "out.jsonl").sessions == 1
+    assert target.import_(tmp_path / "out.jsonl", trust=True).sessions == 1
 
 
 def test_the_async_twins(there: Store, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_the_async_twins(there: Store, tmp_path: Path) -> None:
     async def run() -> None:
         async with holdfast.open_async(there.url) as one, holdfast.open_async("memory:") as two:
             out = await one.export(tmp_path / "out.jsonl", "k", overwrite=True)
-            report = await two.import_(tmp_path / "out.jsonl")
+            report = await two.import_(tmp_path / "out.jsonl", trust=True)
             assert (report.sessions, report.messages) == (out.sessions, out.messages) == (1, 2)
             assert await (await two.session("k")).messages() == session.messages()
 

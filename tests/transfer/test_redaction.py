@@ -179,7 +179,7 @@ def test_what_was_redacted_can_be_imported(leaky: Store, target: Store, tmp_path
     """Everything else is unchanged, and nothing is damaged."""
     out = leaky.export(tmp_path / "safe.jsonl")
     assert leaky.damage == []
-    report = target.import_(tmp_path / "safe.jsonl")
+    report = target.import_(tmp_path / "safe.jsonl", trust=True)
     assert report.damage == ()
     assert (report.sessions, report.messages) == (out.sessions, out.messages)
     assert report.redacted
@@ -211,7 +211,7 @@ def test_redacting_again_changes_nothing(leaky: Store, target: Store, tmp_path: 
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     names = [info.id for info in leaky.sessions() if info.title != "streams"]
     leaky.export(one, *names)
-    target.import_(one)
+    target.import_(one, trust=True)
     target.export(two, redact=None)
     assert lines_of(two) == lines_of(one)
     again = target.export(three)
@@ -256,7 +256,7 @@ def test_signed_thinking_is_left_out_whole(source: Store, target: Store, tmp_pat
     report = source.export(tmp_path / "x", "signed")
     (one,) = report.findings
     assert (one.action, one.seq, one.where) == ("left out", 2, "parts[0].text")
-    target.import_(tmp_path / "x")
+    target.import_(tmp_path / "x", trust=True)
     first, second = target.session("signed").messages()
     assert first.parts == (Thinking("fine", "s1"), Text("said"))
     assert second.parts == (Text("said"),)
@@ -274,7 +274,7 @@ def test_a_text_file_gets_other_bytes_and_another_name(
     )
     report = source.export(tmp_path / "x", "files")
     assert report.blobs == 3
-    target.import_(tmp_path / "x")
+    target.import_(tmp_path / "x", trust=True)
     one, two = target.session("files").messages()
     assert target.verify() == []
     expected = data.replace(key(1).encode(), MARK.encode())
@@ -306,7 +306,7 @@ def test_keys_that_hold_secrets_are_left_out(target: Store, tmp_path: Path) -> N
             store.session(key(n), title=f"t{n}").append(Message.user("x"))
         report = store.export(tmp_path / "x")
     assert [(one.where, one.action) for one in report.findings] == [("key", "left out")] * 2
-    assert target.import_(tmp_path / "x").damage == ()
+    assert target.import_(tmp_path / "x", trust=True).damage == ()
     assert [(info.key, info.title) for info in target.sessions()] == [(None, "t1"), (None, "t0")]
 
 
@@ -316,7 +316,7 @@ def test_a_title_that_marks_make_too_long(source: Store, target: Store, tmp_path
     source.session("long", title=title)
     report = source.export(tmp_path / "x", "long")
     assert report.findings[-1].action == "left out"
-    assert target.import_(tmp_path / "x").damage == ()
+    assert target.import_(tmp_path / "x", trust=True).damage == ()
     assert target.session("long").info().title is None
     target.export(tmp_path / "again")
     assert lines_of(tmp_path / "again") == lines_of(tmp_path / "x")
@@ -331,7 +331,7 @@ def test_models_whose_names_become_one_are_added_up(
         model = f"https://bot:Pw{n}xK9qLm2@host/m"
         session.append(Message.assistant("x", model=model, usage=Usage(10, n), cost=Decimal("0.1")))
     source.export(tmp_path / "x", "spent")
-    assert target.import_(tmp_path / "x").damage == ()
+    assert target.import_(tmp_path / "x", trust=True).damage == ()
     before, after = session.usage(), target.session("spent").usage()
     assert (after.usage, after.cost) == (before.usage, before.cost)
     assert (len(before.by_model), len(after.by_model)) == (3, 1)
@@ -354,7 +354,7 @@ def test_a_draft_that_is_recovered_elsewhere(leaky: Store, target: Store, tmp_pa
     """The draft becomes a partial message, with marks and its cost."""
     (streams,) = [info.id for info in leaky.sessions() if info.title == "streams"]
     leaky.export(tmp_path / "x", streams)
-    target.import_(tmp_path / "x")
+    target.import_(tmp_path / "x", trust=True)
     partial = target.get(streams).messages()[-1]
     assert partial.status == "partial"
     assert partial.parts == (Thinking(f"it is {MARK}!"), Text(f"and {MARK} is the other"))
@@ -371,7 +371,7 @@ def test_what_cannot_be_read_is_redacted_as_well(tmp_path: Path, target: Store) 
     with holdfast.open(tmp_path / "s.db") as store:
         store.export(tmp_path / "x")
     assert key(1).encode() not in (tmp_path / "x").read_bytes()
-    target.import_(tmp_path / "x")
+    target.import_(tmp_path / "x", trust=True)
     (message,) = target.session("k").messages()
     assert message.status == "damaged"
     assert isinstance(message.parts[0], Raw)
@@ -401,7 +401,7 @@ def test_a_fork_that_differs_from_its_parent_here(source: Store, tmp_path: Path)
     fork.append(Message.user("on"))
     source.export(tmp_path / "x", fork.id)
     source.purge(fork.id)
-    report = source.import_(tmp_path / "x")
+    report = source.import_(tmp_path / "x", trust=True)
     assert report.sessions == 1
     assert [damage.session_id for damage in report.damage] == [parent.id]
     assert "has another history here" in report.damage[0].what
@@ -576,7 +576,7 @@ def test_whatever_was_said_comes_without_secrets(
         report = store.export(folder / "safe")
         store.export(folder / "whole", redact=None)
         assert key(1).encode() not in words(folder / "safe")
-        assert other.import_(folder / "safe").damage == ()
+        assert other.import_(folder / "safe", trust=True).damage == ()
         assert other.verify() == []
         other.export(folder / "again")
         assert lines_of(folder / "again") == lines_of(folder / "safe")

@@ -37,6 +37,24 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_branch_of_many_is_lost(kind: Kind, tmp_path: Path) -> None:
+    """Neither of a session, nor of one that was purged and of which forks keep the messages."""
+    with _opened("memory", tmp_path) as source, _opened(kind, tmp_path) as target:
+        for key in ("kept", "purged"):
+            session = source.session(key)
+            session.append(*map(Message.user, "abcd"))
+            for seq in (3, 2, 1):
+                session.fork(at=seq)
+                session.rewind(seq)
+                session.append(Message.user(f"after {seq}"))
+        source.purge("purged")
+        source.export(tmp_path / "one.jsonl", redact=None)
+        assert target.import_(tmp_path / "one.jsonl", trust=True).damage == ()
+        assert shown(target) == shown(source)
+        assert target.verify() == []
+
+
 @settings(max_examples=20)
 @given(st.sampled_from(KINDS), st.sampled_from(KINDS), names, steps)
 def test_a_round_trip_is_identical(
@@ -51,7 +69,7 @@ def test_a_round_trip_is_identical(
             except (HoldfastError, ZeroDivisionError):
                 continue  # A refusal, or a store without sessions: both can be exported.
         out = source.export(folder / "one.jsonl", redact=None)
-        report = target.import_(folder / "one.jsonl")
+        report = target.import_(folder / "one.jsonl", trust=True)
         assert report.damage == ()
         assert report.skipped == ()
         assert (report.sessions, report.messages) == (out.sessions, out.messages)
@@ -59,7 +77,7 @@ def test_a_round_trip_is_identical(
         assert target.verify() == []
         target.export(folder / "two.jsonl", redact=None)
         assert lines_of(folder / "two.jsonl") == lines_of(folder / "one.jsonl")
-        again = target.import_(folder / "one.jsonl")
+        again = target.import_(folder / "one.jsonl", trust=True)
         assert (again.sessions, again.messages) == (0, 0)
         assert len(again.skipped) == out.sessions
         assert shown(target) == shown(source)
@@ -83,7 +101,7 @@ def test_one_session_comes_with_all_it_shares(
             return
         chosen = there[which % len(there)]
         source.export(folder / "one.jsonl", chosen.id, redact=None)
-        assert target.import_(folder / "one.jsonl").damage == ()
+        assert target.import_(folder / "one.jsonl", trust=True).damage == ()
         assert [i.id for i in (*listed(target), *listed(target, trashed=True))] == [chosen.id]
         before, after = source.get(chosen.id), target.get(chosen.id)
         assert after.info() == msgspec.structs.replace(before.info(), forks=0)
@@ -110,11 +128,11 @@ def test_there_and_back(kind: Kind, tmp_path: Path) -> None:
         source.purge(session.id)
         before = shown(source)
         source.export(tmp_path / "one.jsonl", redact=None)
-        other.import_(tmp_path / "one.jsonl")
+        other.import_(tmp_path / "one.jsonl", trust=True)
         other.export(tmp_path / "two.jsonl", redact=None)
         source.purge(fork.id)
         assert source.stats().messages == 0
-        source.import_(tmp_path / "two.jsonl")
+        source.import_(tmp_path / "two.jsonl", trust=True)
         assert shown(source) == before
         assert source.verify() == []
 
@@ -135,7 +153,7 @@ def test_a_file_of_many_messages_is_read_once_and_stays_until_the_last_is_erased
         session.append(*(Message.user(["look", file], id=str(n)) for n in range(3)))
         source.export(tmp_path / "out.jsonl", redact=None)
     monkeypatch.setattr(FileSource, "blob", blob)
-    assert target.import_(tmp_path / "out.jsonl").damage == ()
+    assert target.import_(tmp_path / "out.jsonl", trust=True).damage == ()
     assert len(read) == 1
     found = target.session("s", create=False)
     assert [found.erase(str(n)).blobs for n in range(3)] == [0, 0, 1]

@@ -46,7 +46,7 @@ def _import(pipe: Pipe, url: str, exported: Path) -> None:
         pipe.hear()
 
     with holdfast.open(url) as store:
-        store.import_(exported, progress=tell)
+        store.import_(exported, trust=True, progress=tell)
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("sqlite", (1, 8, 11)), ("postgres", (10,))])
@@ -80,7 +80,7 @@ def _kill_and_go_on(url: str, exported: Path, step: int, whole: dict[str, Any]) 
             expected = whole["each"][session]
             assert there[session]["histories"] == expected["histories"]
         assert len(there) % 2 == 0, "a fork comes with its parent"
-        report = store.import_(exported)
+        report = store.import_(exported, trust=True)
         assert (report.sessions, len(report.skipped)) == (24 - len(there), len(there))
         assert shown(store)["each"] == whole["each"]
         assert store.verify() == []
@@ -110,7 +110,7 @@ def test_a_verb_that_runs_twice(tmp_path: Path, undone: bool) -> None:
     with holdfast.open("memory:") as source, Store(backend) as target:
         _fill(source, families=2, messages=5)
         source.export(tmp_path / "out.jsonl")
-        report = target.import_(tmp_path / "out.jsonl")
+        report = target.import_(tmp_path / "out.jsonl", trust=True)
         assert (report.sessions, report.messages, report.skipped) == (4, 12, ())
         assert shown(target) == shown(source)
 
@@ -130,7 +130,7 @@ def test_an_interrupt_stops_it(tmp_path: Path, shared_url: str) -> None:
 
     with holdfast.open(shared_url) as store:
         with pytest.raises(KeyboardInterrupt):
-            store.import_(tmp_path / "out.jsonl", progress=interrupt)
+            store.import_(tmp_path / "out.jsonl", trust=True, progress=interrupt)
         assert listed(store) == []
         assert store.verify() == []
         store.session("still").append(Message.user("works"))
@@ -152,7 +152,7 @@ def test_others_write_before_and_after(tmp_path: Path, shared_url: str) -> None:
         thread = threading.Thread(target=write)
         thread.start()
         try:
-            assert store.import_(tmp_path / "out.jsonl").sessions == 40
+            assert store.import_(tmp_path / "out.jsonl", trust=True).sessions == 40
         finally:
             ends.set()
             thread.join()
@@ -174,7 +174,7 @@ with holdfast.open(sys.argv[1]) as store:
     if sys.argv[2] == "export":
         store.export(sys.argv[3])
     else:
-        assert store.import_(sys.argv[3]).damage == ()
+        assert store.import_(sys.argv[3], trust=True).damage == ()
     print(peak() - before)
 """
 

@@ -272,7 +272,7 @@ def exporting(store: Store) -> None:
     store.export(Path("out.jsonl"), redact=None)
     store.export("out.jsonl", redact="all")
     assert_type(store.review("ref", redact=["default", "email"]), Review)
-    assert_type(store.import_("out.jsonl").redacted, bool)
+    assert_type(store.import_("out.jsonl", trust=True).redacted, bool)
     assert_type(store.copy(Path("to.db")), CopyReport)
     assert_type(store.copy(store, progress=lambda done, total: None).same, bool)
     store.copy(5)  # type: ignore[arg-type]

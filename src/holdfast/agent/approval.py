@@ -5,27 +5,25 @@ A rule allows commands by their first words: `git status` allows `git status --s
 `$`, `*`, a second line) is never allowed by a rule: the user is asked. Words after those of a rule
 are not checked, so the rule `find` also allows `find . -delete`.
 
-A rule for writes does not cover `holdfast.toml`: a model could grant itself any permission there.
+A rule for writes does not cover what a tool calls sensitive, such as `holdfast.toml`: a model could
+grant itself any permission there.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from holdfast.agent.tools.function_tools import ToolError, parse_arguments
 from holdfast.agent.tools.protocol import Approver, Ask
-from holdfast.agent.tools.workspace import CONFIG, fold_name
 from holdfast.errors import BadConfig
 
 NO_USER_PRESENT: Final = (
     "no user is present to approve this call; continue without it, or ask the user to run it."
 )
 _COMMAND: Final = "run_command"
-_WRITES: Final = frozenset({"edit_file", "write_file"})
+WRITES: Final = frozenset({"edit_file", "write_file"})
 _PLAIN_COMMAND: Final = re.compile(r"[\w\-./,:@+=% ]+")
 
 
@@ -53,7 +51,7 @@ def rules(
     ask_others = refuse_everything if otherwise is None else otherwise
 
     async def decide(ask: Ask) -> bool | str:
-        if writes and ask.call.name in _WRITES and _is_ordinary_write(ask):
+        if writes and ask.call.name in WRITES and not ask.sensitive:
             return True
         if ask.call.name == _COMMAND and _is_allowed(ask, allowed):
             return True
@@ -67,19 +65,10 @@ def is_plain(command: str) -> bool:
     return _PLAIN_COMMAND.fullmatch(command) is not None and bool(command.strip())
 
 
-def _is_ordinary_write(ask: Ask) -> bool:
-    """True if a write does not target the file that rules are read from."""
-    try:
-        path = parse_arguments(ask.call.arguments).get("path")
-    except ToolError:
-        return False
-    return isinstance(path, str) and fold_name(Path(os.path.normpath(path)).name) != CONFIG
-
-
 def _words(rule: str) -> tuple[str, ...]:
     if not is_plain(rule):
         raise BadConfig(
-            f"{rule!r} is not a valid command rule: use plain words such as 'git status', "
+            f"{rule!r} is not a valid command rule: use plain words such as 'ls' or 'wc -l', "
             "without quotes, wildcards or other shell syntax."
         )
     return tuple(rule.split())

@@ -29,6 +29,7 @@ from holdfast.agent.events import (
     ThinkingDelta,
 )
 from holdfast.agent.models.protocol import (
+    MAX_CALL_NAME_CHARS,
     Delta,
     Model,
     ModelRequest,
@@ -348,6 +349,7 @@ class Completion:
             or id in self._call_ids
         ):
             id = f"call_{message_id()}"
+        name = name[:MAX_CALL_NAME_CHARS]
         self._has_content = True
         self._call_ids.add(id)
         self._calls[id] = None

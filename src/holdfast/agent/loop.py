@@ -154,7 +154,7 @@ class _TurnLoop:
             return "another turn took the queued input"
         if info.model != self._config.model.name:
             await self._session.update(model=self._config.model.name)
-        runner = ToolRunner(self._config, self._session, turn, self._emit, info.cwd or ".")
+        runner = ToolRunner(self._config, self._session, turn, self._emit)
         while self.rounds < self._config.limits.rounds:
             self.rounds += 1
             reply = await self._reply(turn)

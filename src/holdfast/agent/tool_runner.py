@@ -29,14 +29,12 @@ class ToolRunner:
     """Runs the tools of one turn."""
 
     def __init__(
-        self, config: AgentConfig, session: AsyncSession, turn: AsyncTurn, emit: Emit, cwd: str
+        self, config: AgentConfig, session: AsyncSession, turn: AsyncTurn, emit: Emit
     ) -> None:
-        """Tools work in `cwd`."""
         self._config = config
         self._session = session
         self._turn = turn
         self._emit = emit
-        self._cwd = cwd
         self._slots = asyncio.Semaphore(config.limits.parallel)
         self._approval_lock = asyncio.Lock()  # One approval request at a time.
 
@@ -56,7 +54,7 @@ class ToolRunner:
 
     async def _run_call(self, call: ToolCall) -> Message:
         tool = self._config.tool(call.name)
-        context = ToolContext(self._session, self._cwd, call)
+        context = ToolContext(self._session, call)
         if tool is None:
             return await self._refuse(call, self._unknown(call.name))
         try:
@@ -79,14 +77,14 @@ class ToolRunner:
         if tool.asks is None:
             return None
         try:
-            what = tool.asks(context, arguments)
+            asked = tool.asks(context, arguments)
         except Exception as error:  # noqa: BLE001 - reported to the model
             return str(error_output(error).content)
-        if what is None:
+        if asked is None:
             return None
         approve = self._config.approve or refuse_everything
         async with self._approval_lock:
-            answer = await approve(Ask(context.call, what))
+            answer = await approve(Ask(context.call, asked) if isinstance(asked, str) else asked)
         if answer is True:
             return None
         return f"not run: {answer or 'the user said no'}"

@@ -196,9 +196,9 @@ class AsyncSession:
         operation = queue.enqueue(self._n, item, self._context.clock.micros())
         return queries.queued_input(*await run_write(self._writer, operation))
 
-    async def queued(self) -> list[QueuedInput]:
-        """List queued input, in order."""
-        return await asyncio.to_thread(self._session.queued)
+    async def queued(self, *, held: bool = False) -> list[QueuedInput]:
+        """List queued input, in order; with `held`, the input that an import set aside."""
+        return await asyncio.to_thread(self._session.queued, held=held)
 
     async def update(self, **changes: Unpack[SessionChanges]) -> SessionInfo:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata."""

@@ -214,10 +214,14 @@ class AsyncStore:
         self,
         path: str | os.PathLike[str],
         *,
+        trust: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> ImportReport:
-        """Import the sessions of an exported file; `progress` is called in another thread."""
-        return await asyncio.to_thread(self._store.import_, path, progress=progress)
+        """Import the sessions of an exported file; with `trust`, exactly as they were exported.
+
+        `progress` is called in another thread. See `Store.import_`.
+        """
+        return await asyncio.to_thread(self._store.import_, path, trust=trust, progress=progress)
 
     async def copy(
         self,

@@ -16,9 +16,12 @@ import msgspec
 import holdfast
 from holdfast import ids
 from holdfast.cli.output.humanize import count
+from holdfast.cli.store_access import open_or_create
 from holdfast.config import loader, paths
 from holdfast.config.loader import Config, Option, ValueOrigin
 from holdfast.errors import StorageError
+from holdfast.storage import registry
+from holdfast.url import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +99,7 @@ def run_id(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
 
 def open_store(config: Config) -> holdfast.Store:
     """Open the store, creating it if there is none."""
-    return holdfast.open(config.settings.session.store)
+    return open_or_create(config.settings.session.store)
 
 
 def apply_retention(opened: holdfast.Store, config: Config, *, keep: str) -> str | None:
@@ -119,17 +122,26 @@ def apply_retention(opened: holdfast.Store, config: Config, *, keep: str) -> str
     return f"{trashed} idle for {older_than} moved to the trash ([retention] older_than)"
 
 
-def tool_root(cwd: str | None) -> tuple[str, str | None]:
-    """Return the directory that a session's tools work in, and a notice for the user.
+def other_directory(cwd: str | None) -> str | None:
+    """Return the directory that a session was started in, if it is there and is not this one.
 
-    If the session's directory no longer exists, the caller moves the session to the returned one.
+    Tools work in it only if the user agrees: another person may have written the session.
     """
-    here = str(Path.cwd())
-    if cwd is None or cwd == here:
-        return here, None
-    if Path(cwd).is_dir():
-        return cwd, f"tools work in {cwd}, where this session was started"
-    return here, f"{cwd}, where this session was started, does not exist; tools work in {here}"
+    if cwd is None or not Path(cwd).is_absolute() or is_missing(cwd):
+        return None
+    there = os.path.realpath(cwd)
+    return None if there == os.path.realpath(Path.cwd()) else there
+
+
+def tools_work_here(here: str, there: str) -> str:
+    """Return the notice for a session that was started elsewhere."""
+    return f"tools work in {here}; this session was started in {there} (cd there to work there)"
+
+
+def is_missing(cwd: str | None) -> bool:
+    """True if a session was started in a directory that is no longer there."""
+    # Not of `pathlib`, which raises for a directory behind one that may not be searched.
+    return cwd is not None and not os.path.isdir(cwd)  # noqa: PTH112
 
 
 # ------------------------------------------------------------------------------------ the model
@@ -208,7 +220,7 @@ def agent_arguments(
     settings = config.settings
     # The system text must not mention tools to a model that cannot use them.
     usable = options.tools and (model is None or model.tools != "none")
-    tools = _tools(config, opened, root) if usable else ()
+    tools = _tools(config, opened, root, yes=options.yes) if usable else ()
     return AgentArguments(
         tools=tools,
         system=_system(options, root, tools),
@@ -228,19 +240,47 @@ def agent_arguments(
     )
 
 
-def _tools(config: Config, opened: holdfast.Store, root: str) -> tuple[Tool, ...]:
-    from holdfast.agent.tools.builtin import all_tools
+def _tools(config: Config, opened: holdfast.Store, root: str, *, yes: bool) -> tuple[Tool, ...]:
+    from holdfast.agent.tools.builtin import workspace_tools
+    from holdfast.agent.tools.containment import contain_commands
+    from holdfast.agent.tools.goal_tools import goal_tools
+    from holdfast.agent.tools.session_tools import session_tools
     from holdfast.aio.store import AsyncStore
 
-    chosen = config.settings.tools
-    tools = all_tools(
-        root,
-        AsyncStore(opened),
-        timeout=chosen.timeout,
-        output=chosen.output,
-        keep=chosen.keep,
+    contain_commands()
+    chosen, scope = config.settings.tools, config.settings.session.scope
+    everywhere = chosen.sessions == "all"
+    tools = (
+        *workspace_tools(
+            root,
+            timeout=chosen.timeout,
+            output=chosen.output,
+            keep=chosen.keep,
+            config_file=None if config.user is None else str(config.user),
+            own_files=_own_files(config),
+            reads=yes or config.settings.approve.reads,
+        ),
+        *session_tools(
+            AsyncStore(opened),
+            scope=None if everywhere else scope,
+            cwd=None if everywhere or scope is not None else root,
+            output=chosen.output,
+        ),
+        *goal_tools(),
     )
     return tuple(t for t in tools if chosen.enabled is None or t.name in chosen.enabled)
+
+
+def _own_files(config: Config) -> list[str]:
+    """Return the files and folders of this program that may hold conversations or settings."""
+    import platformdirs
+
+    store = registry.store_file(parse_url(config.settings.session.store, os.environ))
+    return [
+        platformdirs.user_state_dir("holdfast", appauthor=False),
+        platformdirs.user_config_dir("holdfast", appauthor=False),
+        *([] if store is None else [str(store)]),
+    ]
 
 
 def _approver(config: Config, ask: Approver | None, *, yes: bool) -> Approver:

@@ -27,6 +27,7 @@ from holdfast.cli.store_access import open_or_create, open_readonly
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.storage import registry
 from holdfast.storage.sqlite import location
+from holdfast.written_files import DAMAGED_DIRECTORY, SALVAGED
 
 
 class Fix(msgspec.Struct, frozen=True):
@@ -64,8 +65,7 @@ def apply_fixes(store: str | None, *, damaged: bool) -> list[Fix]:
 
 def _restrict_permissions(path: Path) -> Iterator[Fix]:
     """Remove the permissions of all users but the owner."""
-    files = (path, *(location.companion(path, suffix) for suffix in location.COMPANION_SUFFIXES))
-    for one in (path.parent, *files):
+    for one in (path.parent, *location.files_of(path)):
         wanted = _private_mode(one)
         if wanted is None:
             continue
@@ -133,14 +133,14 @@ def _salvage(store: str | None, path: Path) -> Iterator[Fix]:
 
 def _unused_name(path: Path) -> Path:
     """Return an unused name for a new store beside this one."""
-    names = (f"{path.stem}.salvaged{n or ''}{path.suffix}" for n in range(10_000))
+    names = (f"{path.stem}{SALVAGED}{n or ''}{path.suffix}" for n in range(10_000))
     return next(one for name in names if not (one := path.with_name(name)).exists())
 
 
 def _switch_commands(path: Path, new: Path) -> tuple[str, ...]:
     """Return the commands to type. They use `backup`, which includes the new store's WAL."""
     aside, old, copy = (
-        shlex.quote(str(one)) for one in (path.with_name(f"{path.stem}.damaged"), path, new)
+        shlex.quote(str(one)) for one in (path.with_name(path.stem + DAMAGED_DIRECTORY), path, new)
     )
     return (
         f"To inspect it:  holdfast ls --store {copy}",

@@ -15,7 +15,7 @@ from typing import Final
 from holdfast import errors
 from holdfast.cli.output.humanize import ago, shorten
 from holdfast.cli.output.sanitize import sanitize
-from holdfast.cli.store_access import NoStoreYet
+from holdfast.cli.store_access import NoStoreYet, UntrustedStore
 from holdfast.errors import HoldfastError
 from holdfast.values import Candidate
 
@@ -71,6 +71,10 @@ _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
     (errors.ModelMissing, "`holdfast models` lists what can be used here"),
     (errors.ContextTooLong, "make the window smaller: [window] max_tokens in holdfast.toml"),
     (errors.AgentError, "the conversation so far is kept; try again, or choose another --model"),
+    (
+        UntrustedStore,
+        "`holdfast show` reads it without risk; --trust takes it for yours, now and from now on",
+    ),
     (errors.BadConfig, "`holdfast config` shows each setting, and where it is set"),
     (errors.Invalid, "see --help"),
 )

@@ -15,6 +15,8 @@ from typing import Any, Final
 import click
 import msgspec
 
+from holdfast.codec import MAX_MESSAGE_BYTES
+from holdfast.errors import TooLarge
 from holdfast.values import JSON, Head, MessageRef
 
 _ID_PREFIX: Final = "id:"
@@ -75,7 +77,7 @@ def _parse_pair(pair: str) -> tuple[str, JSON]:
         return name, value
     try:
         decoded: JSON = msgspec.json.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise click.UsageError(f"--meta {pair!r}: {error}.") from error
     if decoded is None:
         raise click.UsageError(f"--meta {pair!r}: null cannot be stored; --unset removes a name.")
@@ -111,8 +113,12 @@ def read_text(argument: str | None) -> str:
 
 
 def _read_input() -> bytes:
-    if sys.stdin is None:  # It was closed before the program started.
-        return b""
     if sys.stdin.isatty():
         sys.stderr.write("Type the message, then Ctrl-D on a line of its own.\n")
-    return sys.stdin.buffer.read()
+    data = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise TooLarge(
+            f"the text on standard input is over the limit of {MAX_MESSAGE_BYTES:,} bytes; nothing "
+            "was stored."
+        )
+    return data

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import click
 
@@ -176,6 +176,8 @@ def program() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code."""
+    # In this order each of them gets its own descriptor, and no file that is opened later does.
+    sys.stdin = sys.stdin or _null_device("r")
     sys.stdout = _escape_unencodable(sys.stdout)
     sys.stderr = _escape_unencodable(sys.stderr)
     # Log records are dropped: commands report damage themselves, with unsafe characters escaped,
@@ -222,10 +224,15 @@ def _interrupted(by: BaseException) -> int:
 
 def _escape_unencodable(stream: TextIO | None) -> TextIO:
     """Return the stream, set to escape characters that its encoding lacks."""
-    if stream is None:  # It was closed before the program started.
-        return Path(os.devnull).open("w", encoding="utf-8")
+    if stream is None:
+        return _null_device("w")
     stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
     return stream
+
+
+def _null_device(mode: Literal["r", "w"]) -> TextIO:
+    """Return a stream in place of one that was closed before the program started."""
+    return Path(os.devnull).open(mode, encoding="utf-8")
 
 
 def _usage_error(error: click.ClickException) -> int:

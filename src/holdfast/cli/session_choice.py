@@ -2,8 +2,9 @@
 
 An exact id or key names that session; so does a prefix of an id that is long enough to be
 unmistakable. A name that matches nothing is the key of a new session. A weaker match (a title, a
-run, a short prefix) is ambiguous, and a message in the wrong conversation cannot be taken back:
-`AmbiguousRef` then names the candidate. `@latest` and similar references never create a session.
+run, a short prefix, any prefix of an id that came with an import: another person may have chosen
+it) is ambiguous, and a message in the wrong conversation cannot be taken back: `AmbiguousRef` then
+names the candidate. `@latest` and similar references never create a session.
 """
 
 from __future__ import annotations
@@ -47,13 +48,22 @@ def find_or_create(
         return found, False
     if create is True:
         return make(name), True
-    if len(name) >= _MIN_UNIQUE_PREFIX and found.id.startswith(name):
+    if (
+        len(name) >= _MIN_UNIQUE_PREFIX
+        and found.id.startswith(name)
+        and not _is_only_imported(found)
+    ):
         return found, False
     raise AmbiguousRef(
         f"no session has the key {name!r}, but it may mean {found.id}; nothing was stored. "
         f"{advice}",
         (_candidate(found),),
     )
+
+
+def _is_only_imported(found: holdfast.Session) -> bool:
+    provenance = found.info().provenance
+    return provenance is not None and provenance.head == found.head()
 
 
 def _candidate(found: holdfast.Session) -> Candidate:

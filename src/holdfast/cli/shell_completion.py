@@ -2,7 +2,7 @@
 
 Completion must be harmless: the store is opened read-only and never created, and on any error there
 are no completions instead of an error message in the middle of a prompt. Names with invisible
-characters are not offered.
+characters, or with a `-` at the beginning, are not offered; their sessions are offered by id.
 
 Zsh and fish pass words, the last one as it was typed, and quote the completions themselves. Bash
 passes the line up to the cursor, and replaces what follows the last quote or break character; so
@@ -122,7 +122,8 @@ def _names(info: SessionInfo, incomplete: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_offered(name: str) -> bool:
-    return sanitize(name) == name and not refs.is_builtin(name)
+    """True if a name can be completed: one that begins with `-` would be taken for an option."""
+    return sanitize(name) == name and not name.startswith("-") and not refs.is_builtin(name)
 
 
 def _special_refs(opened: holdfast.Store, incomplete: str) -> Iterator[tuple[str, str]]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 
 import holdfast
-from holdfast.errors import NotFound
+from holdfast.errors import Invalid, NotFound
 from holdfast.storage import registry
 from holdfast.url import parse_url
 
 
 class NoStoreYet(NotFound):
     """There is no store at this path or URL yet."""
+
+
+class UntrustedStore(Invalid):
+    """A session would act that another person may have made."""
 
 
 def open_readonly(url: str | None) -> holdfast.Store:
@@ -25,8 +29,14 @@ def open_readonly(url: str | None) -> holdfast.Store:
 
 
 def open_or_create(url: str | None) -> holdfast.Store:
-    """Open a store for writing; create it if there is none."""
-    return holdfast.open(url)
+    """Open a store for writing; create it if there is none, as one of the user's own."""
+    created = registry.missing_store(parse_url(url, os.environ)) is not None
+    opened = holdfast.open(url)
+    if created:
+        from holdfast.cli.known_stores import StoreTrust
+
+        StoreTrust(opened, url).accept()
+    return opened
 
 
 def open_existing(url: str | None) -> holdfast.Store:

@@ -21,10 +21,10 @@ import msgspec
 from holdfast.config import schema
 
 _MAX_FILE_BYTES: Final = 256 * 1024  # bytes
+_MAX_DOTS: Final = 100  # In a line: reading a key takes time with the square of its dots.
 _MAX_PRICE: Final = 1_000_000
 _EXPECTED_PRICES: Final = "expected input and output, numbers from 0 to 1,000,000"
-_HEADER: Final = re.compile(r"\s*\[+(?P<name>[^\]]*)\]+")
-_SETTING: Final = re.compile(r"\s*(?P<name>[^=#]+?)\s*=")
+_HEADER: Final = re.compile(r"\s*\[+(?P<name>[^\[\]]*)\]")
 _NOT_A_NAME: Final = re.compile(r"[\s\"']")
 _SECRET: Final = re.compile(r"(api_?)?key|token|secret|password", re.IGNORECASE)
 
@@ -86,7 +86,10 @@ def _text(path: Path) -> str:
         data = file.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:
         raise ValueError(f"it is larger than {_MAX_FILE_BYTES:,} bytes")
-    return data.decode("utf-8-sig")
+    text = data.decode("utf-8-sig")
+    if any(line.count(".") > _MAX_DOTS for line in text.split("\n")):
+        raise ValueError(f"it has a line with more than {_MAX_DOTS} dots")
+    return text
 
 
 def _describe(error: OSError | ValueError) -> str:
@@ -200,5 +203,7 @@ def _line_numbers(text: str) -> Iterator[tuple[str, int]]:
         if header := _HEADER.match(line):
             table = (_NOT_A_NAME.sub("", header["name"]),)
             yield table[0], number
-        elif setting := _SETTING.match(line):
-            yield ".".join((*table, _NOT_A_NAME.sub("", setting["name"]))), number
+            continue
+        name, is_setting, _ = line.partition("=")
+        if is_setting and "#" not in name:
+            yield ".".join((*table, _NOT_A_NAME.sub("", name))), number

@@ -3,10 +3,14 @@
 The order of precedence, lowest first: the defaults, the user's file, the workspace's file, the
 environment, the options of a command. Each value has its origin. A list, or the prices of a model,
 replaces the earlier one completely.
+
+A workspace that the user does not trust may set few keys, and limits only to lower values. A higher
+limit and a model of another provider are ignored; a key that it may not set at all is a problem.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -27,7 +31,9 @@ VARIABLES: Final = {
     "HOLDFAST_SCOPE": "session.scope",
 }
 _Layer: TypeAlias = dict[str, tuple[object, "ValueOrigin"]]
-_LOCAL_PREFIX: Final = "local:"
+_LOCAL: Final = "local"
+_LOCAL_PREFIX: Final = f"{_LOCAL}:"
+_PROVIDERS: Final = frozenset({"anthropic", "openai", _LOCAL})
 _WEIGHTS_SUFFIX: Final = ".gguf"
 # A model that is certainly not a file: a provider and a name, or a plain name.
 _NOT_A_FILE: Final = re.compile(
@@ -64,6 +70,7 @@ class Option(msgspec.Struct, frozen=True):
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The values in effect, the origin of each, and the problems, whose values are ignored.
 
+    `ignored` are a workspace's values that the user's own rule out; they are no problem.
     `base_url_model` is the model in the layer that set `base_url` or `api_key_env`. A model of
     another provider, named in a later layer, must not be requested at that URL or with that key.
     """
@@ -74,6 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path | None
     base_url_model: str | None = None
     problems: tuple[ConfigProblem, ...] = ()
+    ignored: tuple[ConfigProblem, ...] = ()
 
     def origin(self, key: str) -> ValueOrigin:
         """Return the origin of a value."""
@@ -121,7 +129,7 @@ def load_with_problems(
     workspace = paths.workspace_file(directory, home)
     if workspace is not None and user is not None and _is_same_file(workspace, user):
         workspace = None
-    of_workspace = _read_workspace_file(workspace, own)
+    of_workspace, ignored = _read_workspace_file(workspace, own)
     given, problems = _validate_layer({**_environment(environ), **_options(options or {})})
     layers = [_layer("user", own), _layer("workspace", of_workspace), given]
     values, sources = _merged(layers)
@@ -132,6 +140,7 @@ def load_with_problems(
         workspace=workspace,
         base_url_model=_base_url_model(layers),
         problems=own.problems + of_workspace.problems + problems,
+        ignored=ignored,
     )
 
 
@@ -152,19 +161,34 @@ def _read_user_file(path: Path | None, *, required: bool) -> ConfigFile:
     return found
 
 
-def _read_workspace_file(path: Path | None, own: ConfigFile) -> ConfigFile:
-    """Read the workspace's file; keys that it may not set are problems and are ignored."""
+def _read_workspace_file(
+    path: Path | None, own: ConfigFile
+) -> tuple[ConfigFile, tuple[ConfigProblem, ...]]:
+    """Read the workspace's file; return what it may set, with its problems, and what is ignored."""
     if path is None:
-        return ConfigFile(path=Path(os.devnull))
+        return ConfigFile(path=Path(os.devnull)), ()
     found = file.read(path)
     trusted = _is_trusted(path.parent, own)
     refused = {key: why for key in found.values if (why := _refusal(key, found, trusted=trusted))}
-    problems = tuple(
-        ConfigProblem(where=str(path), key=key, line=found.lines.get(key), what=why)
-        for key, why in refused.items()
+    ignored = {
+        key: why
+        for key, value in found.values.items()
+        if not trusted and key not in refused and (why := _excess(key, value, own))
+    }
+    left = found.values.keys() - refused.keys() - ignored.keys()
+    usable = msgspec.structs.replace(
+        found,
+        values={key: value for key, value in found.values.items() if key in left},
+        problems=found.problems + _problems(found, refused),
     )
-    values = {key: value for key, value in found.values.items() if key not in refused}
-    return msgspec.structs.replace(found, values=values, problems=found.problems + problems)
+    return usable, _problems(found, ignored)
+
+
+def _problems(found: ConfigFile, reasons: Mapping[str, str]) -> tuple[ConfigProblem, ...]:
+    return tuple(
+        ConfigProblem(where=str(found.path), key=key, line=found.lines.get(key), what=why)
+        for key, why in reasons.items()
+    )
 
 
 def _refusal(key: str, found: ConfigFile, *, trusted: bool) -> str | None:
@@ -174,13 +198,49 @@ def _refusal(key: str, found: ConfigFile, *, trusted: bool) -> str | None:
     if trusted:
         return None
     by_name = key != "model.name" or is_not_a_file(str(found.values[key]))
-    if key not in schema.NEEDS_TRUST and by_name:
+    if key in schema.WORKSPACE_RIGHTS and by_name:
         return None
     what = key if by_name else "a model that may be a file"
     return (
         f"a workspace may not set {what} unless you trust it: add "
         f"{str(found.path.parent)!r} to `trusted` in your own configuration file"
     )
+
+
+def _excess(key: str, value: object, own: ConfigFile) -> str | None:
+    """Return why a value of the workspace does not count beside the user's; `None` if it does."""
+    if key == "model.name":
+        ours = own.values.get(key)
+        chosen = provider_of(str(value))
+        if chosen is None or ours is None or chosen != provider_of(str(ours)):
+            return (
+                "model.name is ignored: a workspace may only choose another model, as "
+                "PROVIDER:NAME, of the provider that your own configuration file names"
+            )
+        return None
+    if schema.WORKSPACE_RIGHTS[key] == "set" or _is_lower(key, value, own):
+        return None
+    return f"{key} is ignored: a workspace may only lower what your own configuration file sets"
+
+
+def _is_lower(key: str, value: object, own: ConfigFile) -> bool:
+    """True if a limit is no higher than the user's."""
+    ours = own.values.get(key, schema.all_keys()[key].default)
+    if ours is None:
+        return key in schema.WITHIN_MODEL
+    assert isinstance(value, int | float)  # noqa: S101 - the schema says so
+    assert isinstance(ours, int | float)  # noqa: S101 - as above
+    if key in schema.ZERO_IS_UNLIMITED:
+        value, ours = value or math.inf, ours or math.inf
+    return value <= ours
+
+
+def provider_of(model: str) -> str | None:
+    """Return the provider that a model is written with; `None` if it is a plain name."""
+    if _is_a_file(model):
+        return _LOCAL
+    provider = model.strip().partition(":")[0]
+    return provider if provider in _PROVIDERS else None
 
 
 def is_not_a_file(model: str) -> bool:

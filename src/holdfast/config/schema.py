@@ -2,9 +2,9 @@
 
 The keys are the fields of frozen structs, one struct for each table of the file; docs and
 `holdfast config` show the fields' descriptions. The user's file may set every key. A workspace's
-file may come from someone the user does not trust, so it may not set `NEEDS_TRUST`: the keys that
-let commands run without approval, send requests or API keys elsewhere, or select other
-conversations.
+file may come from someone the user does not trust, so it may only do what `WORKSPACE_RIGHTS` says:
+set a key, or lower a limit. Every other key could let commands run without approval, send requests
+or API keys elsewhere, select other conversations, or raise what the user pays.
 """
 
 from __future__ import annotations
@@ -71,13 +71,14 @@ _Command: TypeAlias = Annotated[
     Meta(
         pattern=r"^[\w\-./,:@+=% ]*[\w\-./,:@+=%][\w\-./,:@+=% ]*\Z",
         max_length=1000,
-        title="plain words such as git status, without shell syntax",
+        title="plain words such as wc -l, without shell syntax",
     ),
 ]
 _Price: TypeAlias = Annotated[Decimal, Meta(title="a number from 0 to 1,000,000")]
 
 Strategy: TypeAlias = Literal["summarize", "truncate"]
 BrokenReply: TypeAlias = Literal["continue", "anew"]
+SeenSessions: TypeAlias = Literal["here", "all"]
 ToolName: TypeAlias = Literal[
     "read_file",
     "write_file",
@@ -245,6 +246,13 @@ class ToolsTable(msgspec.Struct, frozen=True, kw_only=True):
             "The model can read their values."
         ),
     ] = ()
+    sessions: Annotated[
+        SeenSessions,
+        Meta(
+            description="The sessions that the model may search and read: those of this scope, or "
+            "without a scope of this directory (`here`), or `all`."
+        ),
+    ] = "here"
 
 
 class ApproveTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,12 +261,23 @@ class ApproveTable(msgspec.Struct, frozen=True, kw_only=True):
     commands: Annotated[
         tuple[_Command, ...],
         Meta(
-            description="Commands that may run, by their first words: `git status` allows `git "
-            "status -s`, but nothing that contains shell syntax."
+            description="Commands that may run, by their first words: `wc -l` allows `wc -l "
+            "notes.txt`, but nothing that contains shell syntax."
         ),
     ] = ()
     writes: Annotated[
-        bool, Meta(description="Whether files in the workspace may be written and edited.")
+        bool,
+        Meta(
+            description="Whether files in the workspace may be written and edited, except those "
+            "that configure programs."
+        ),
+    ] = False
+    reads: Annotated[
+        bool,
+        Meta(
+            description="Whether files that may hold secrets (`.env`, `.ssh`, `*.pem`), and all "
+            "files where your home directory is, may be read."
+        ),
     ] = False
 
 
@@ -338,21 +357,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
 
 
-# Keys that a workspace may set only if the user trusts it.
-NEEDS_TRUST: Final = frozenset(
-    {
-        "model.base_url",
-        "model.api_key_env",
-        "session.store",
-        "session.scope",
-        "retention.older_than",
-        "tools.enabled",
-        "tools.keep",
-        "approve.commands",
-        "approve.writes",
-        "prices",
-    }
-)
+# What a workspace may do with a key although the user does not trust it: with any other, nothing.
+WorkspaceRight: TypeAlias = Literal["set", "lower"]
+WORKSPACE_RIGHTS: Final[dict[str, WorkspaceRight]] = {
+    "model.name": "set",  # Only to another model of the provider that the user names.
+    "model.context": "lower",
+    "model.max_output": "lower",
+    "retry.attempts": "lower",
+    "retry.base": "lower",
+    "retry.max": "lower",
+    "retry.jitter": "lower",
+    "retry.longest": "lower",
+    "retry.broken": "set",
+    "window.max_tokens": "lower",
+    "window.reserve": "lower",
+    "window.threshold": "set",
+    "window.keep_recent": "set",
+    "window.strategy": "set",
+    "session.restore": "lower",
+    "tools.timeout": "lower",
+    "tools.output": "lower",
+    "limits.rounds": "lower",
+    "limits.goal_rounds": "lower",
+    "limits.idle": "lower",
+    "limits.parallel": "lower",
+}
+# Limits whose value 0 means that there is none.
+ZERO_IS_UNLIMITED: Final = frozenset({"limits.idle"})
+# Limits that never exceed what the model has, so that any value lowers one that is not set.
+WITHIN_MODEL: Final = frozenset({"window.max_tokens"})
 # Keys that only the user's own file may set.
 USER_ONLY: Final = frozenset({"trusted"})
 
@@ -389,6 +422,7 @@ def tables() -> dict[str, str]:
     }
 
 
+@cache
 def price_keys() -> dict[str, ConfigKey]:
     """Return the keys of one model's prices."""
     return {name: _key(name, hint, PriceTable, name) for name, hint in _hints(PriceTable).items()}

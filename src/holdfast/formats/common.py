@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NoReturn, TypeAlias
 
 import msgspec
@@ -37,8 +37,8 @@ _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,", re.ASCII)
 _ERROR_TEXT: Final = re.compile(
     r"\s*(?:error\b|\[(?:error|failed|interrupted|not run|no result)\b)", re.IGNORECASE
 )
-# The store's limits for JSON; arguments beyond them stay text.
-_MAX_DEPTH: Final = 190
+# The store's limits for JSON, less the levels around arguments; those beyond them stay text.
+MAX_ARGUMENTS_DEPTH: Final = 190
 _MAX_DIGITS: Final = 2400
 
 
@@ -118,7 +118,7 @@ def read_arguments(text: str) -> JSON:
         same = isinstance(value, dict) and write_arguments(value) == text
     except (ValueError, RecursionError):
         return text
-    return value if same and not _deeper(value, _MAX_DEPTH) else text
+    return value if same and not is_deeper(value, MAX_ARGUMENTS_DEPTH) else text
 
 
 def write_arguments(value: JSON) -> str:
@@ -138,11 +138,13 @@ def _short_int(digits: str) -> int:
     return int(digits)
 
 
-def _deeper(value: JSON, depth: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    inside: Sequence[JSON] = list(value.values()) if isinstance(value, dict) else value
-    return depth == 0 or any(_deeper(inner, depth - 1) for inner in inside)
+def is_deeper(value: object, depth: int) -> bool:
+    """True if a JSON value is nested more than `depth` deep."""
+    if isinstance(value, dict):
+        return depth == 0 or any(is_deeper(inner, depth - 1) for inner in value.values())
+    if isinstance(value, list):
+        return depth == 0 or any(is_deeper(inner, depth - 1) for inner in value)
+    return False
 
 
 # ------------------------------------------------------------------------------ provider-only parts

@@ -6,7 +6,7 @@ from another provider is encoded as far as this format allows:
 * text, images, WAV and MP3 audio and PDF files are pieces of content in user messages; in other
   roles, and for other types, a file becomes its breadcrumb (`[image: cat.png]`);
 * reasoning, and other providers' pieces, are omitted;
-* a summary becomes a system message; characters not allowed in names are replaced;
+* a summary becomes a user message; characters not allowed in names are replaced;
 * one message may become several chat messages, because each tool result is a chat message of its
   own: `encode_all` returns them in order, `encode` rejects such a message.
 
@@ -61,11 +61,11 @@ _ROLES: Final[dict[str, Role]] = {
     "system": "system",
     "user": "user",
 }
-# The role of a message that holds neither a call nor a result. Other content of a tool message
-# must not be trusted more than a user's text.
+# The role of a message that holds neither a call nor a result. Other content of a tool message, and
+# a summary of what tools and strangers said, must not be trusted more than a user's text.
 _SENT_ROLES: Final = {
     "assistant": "assistant",
-    "summary": "system",
+    "summary": "user",
     "system": "system",
     "tool": "user",
     "user": "user",

@@ -13,7 +13,7 @@ several items may therefore be joined in one message, and still give the same it
 A message from another provider is encoded as far as this format allows: images and documents are
 sent in user and system messages and in tool results; elsewhere, and for other types, a file becomes
 its breadcrumb (`[image: cat.png]`). Other providers' reasoning is omitted. A summary becomes a
-system message.
+user message.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ _ROLES: Final[dict[str, Role]] = {
     "system": "system",
     "user": "user",
 }
-# The role that a message is sent with. Other content of a tool message must not be trusted more
-# than a user's text.
+# The role that a message is sent with. Other content of a tool message, and a summary of what tools
+# and strangers said, must not be trusted more than a user's text.
 _SENT_ROLES: Final = {
     "assistant": "assistant",
-    "summary": "system",
+    "summary": "user",
     "system": "system",
     "tool": "user",
     "user": "user",

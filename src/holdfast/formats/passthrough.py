@@ -25,12 +25,11 @@ from typing import Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.formats.common import JSONObject, raw_object
+from holdfast.formats.common import MAX_ARGUMENTS_DEPTH, JSONObject, is_deeper, raw_object
 from holdfast.values import JSON, Part, Raw, Role, ToolCall
 
 N = TypeVar("N", bound=msgspec.Struct)
 
-_MAX_DEPTH: Final = 190  # the store's limit for arguments, less the levels around them
 # Neither provider has these roles among its messages; the label tells the model what it reads.
 _ROLE_LABELS: Final[dict[Role, str]] = {
     "system": "[system note]",
@@ -180,7 +179,7 @@ def parsed_object(text: str) -> JSONObject | None:
         value = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) and not _is_deeper(value, _MAX_DEPTH) else None
+    return value if isinstance(value, dict) and not is_deeper(value, MAX_ARGUMENTS_DEPTH) else None
 
 
 def _refused(constant: str) -> NoReturn:
@@ -190,11 +189,3 @@ def _refused(constant: str) -> NoReturn:
 def _finite(digits: str) -> float:
     number = float(digits)
     return number if math.isfinite(number) else _refused(digits)
-
-
-def _is_deeper(value: JSON, depth: int) -> bool:
-    if isinstance(value, dict):
-        return depth == 0 or any(_is_deeper(inner, depth - 1) for inner in value.values())
-    if isinstance(value, list):
-        return depth == 0 or any(_is_deeper(inner, depth - 1) for inner in value)
-    return False

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from holdfast import titles
-from holdfast.codec import EncodedMessage, decode, is_same_body
+from holdfast.codec import EncodedMessage, check_file_sizes, decode, is_same_body
 from holdfast.cost import to_pico
 from holdfast.errors import (
     BadMessage,
@@ -252,14 +252,22 @@ def insert_messages(
 
 
 def check_file_refs(tx: Transaction, batch: Sequence[EncodedMessage]) -> None:
-    """Raise `BadMessage` if a file is given by hash alone and its data is not stored."""
+    """Raise `BadMessage` if a file is given by hash alone and its data is not stored, or differs.
+
+    It differs if it has another size than the file states.
+    """
     for item in batch:
+        sizes: dict[str, int] = {}
         for sha256 in item.blob_refs:
-            if tx.blob(sha256) is None:
+            data = tx.blob(sha256)
+            if data is None:
                 raise BadMessage(
                     f"a file names data {sha256} that is not in this store; nothing was stored. "
                     "Pass it with data=…"
                 )
+            sizes[sha256] = len(data)
+        if sizes:
+            check_file_sizes(item.message, sizes.get)
 
 
 def _new_message(seq: int, item: EncodedMessage, turn: int | None) -> NewMessage:

@@ -19,7 +19,7 @@ def branches(session: int) -> Query[list[BranchInfo]]:
 
     def run(snapshot: Snapshot) -> list[BranchInfo]:
         _require_session(snapshot, session)
-        rows = snapshot.branches(session=session)
+        rows = snapshot.all_branches(session)
         known = {row.n: row for row in rows}
         later: list[BranchRow | None] = [*rows[1:], None]
         return [

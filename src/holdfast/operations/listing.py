@@ -22,7 +22,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from holdfast import validation
+from holdfast import codec, validation
 from holdfast.clock import EPOCH, to_datetime
 from holdfast.errors import BadQuery, Damaged
 from holdfast.operations.history import DamageCallback, damage_of
@@ -36,7 +36,15 @@ from holdfast.storage.rows import (
     SessionRow,
     UnreadableSession,
 )
-from holdfast.values import Damage, Order, SessionInfo, SessionState, Usage
+from holdfast.values import (
+    Damage,
+    Head,
+    Order,
+    SessionInfo,
+    SessionProvenance,
+    SessionState,
+    Usage,
+)
 
 _CURSOR: Final = re.compile(r"([pu]?)([0-9]*)", re.ASCII)
 _MAX_BATCH_SESSIONS: Final = 1000
@@ -237,7 +245,7 @@ def _time(row: SessionRow | HeadRow | None, field: str) -> datetime:
     value = getattr(row, field, None)
     try:
         return to_datetime(value) if isinstance(value, int) else EPOCH
-    except OverflowError:
+    except Damaged:
         return EPOCH
 
 
@@ -245,24 +253,42 @@ def _time(row: SessionRow | HeadRow | None, field: str) -> datetime:
 
 
 def latest(listing: SessionFilter, report: DamageCallback) -> Query[SessionRow | None]:
-    """Return the newest readable session; damaged ones are reported and skipped."""
+    """Return the newest readable session; damaged ones are reported and skipped.
+
+    Imported ones that were not continued here come after all others.
+    """
 
     def run(snapshot: Snapshot) -> SessionRow | None:
         before: int | None = None
+        size, imported = _LATEST_BATCH_SESSIONS, None
         while True:
-            found = snapshot.list_sessions(listing, before=before, limit=_LATEST_BATCH_SESSIONS)
+            found = snapshot.list_sessions(listing, before=before, limit=size)
+            size = _MAX_BATCH_SESSIONS
             for item in found:
                 before = _activity(item)
                 if isinstance(item, UnreadableSession):
                     report(Damage(what=item.why, session_id=item.id))
                 elif (damage := _find_damage(snapshot, *item)) is not None:
                     report(damage)
+                elif is_uncontinued_import(*item):
+                    imported = imported or item[0]
                 else:
                     return item[0]
             if not found:
-                return None
+                return imported
 
     return run
+
+
+def is_uncontinued_import(row: SessionRow, head: HeadRow) -> bool:
+    """True if a session that was imported still ends where it did then."""
+    if row.provenance is None:
+        return False
+    try:
+        came_with = codec.from_json(row.provenance, SessionProvenance).head
+    except ValueError:  # No store writes it: it is not known to be one's own.
+        return True
+    return came_with == Head(head.branch_no, head.seq)
 
 
 def _find_damage(snapshot: Snapshot, row: SessionRow, head: HeadRow) -> Damage | None:

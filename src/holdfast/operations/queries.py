@@ -66,7 +66,7 @@ def describe(
     counted = snapshot.count_forks([row.id]).get(row.id, 0) if forks is None else forks
     try:
         return _describe(row, head, _state(snapshot, head), counted)
-    except (msgspec.DecodeError, ValueError, OverflowError) as error:
+    except ValueError as error:
         raise Damaged(
             f"session {row.id} cannot be described ({type(error).__name__}); run store.verify()."
         ) from error
@@ -256,12 +256,16 @@ def _tool_record(row: ToolRow) -> ToolRecord:
     )
 
 
-def queued(session: int) -> Query[list[QueuedInput]]:
-    """Return the input queued for the next turn."""
+def queued(session: int, *, held: bool = False) -> Query[list[QueuedInput]]:
+    """Return the input queued for the next turn, or that which is held."""
 
     def run(snapshot: Snapshot) -> list[QueuedInput]:
         _require_row(snapshot, session)
-        return [queued_input(queued_message(snapshot, row), row) for row in snapshot.queue(session)]
+        return [
+            queued_input(queued_message(snapshot, row), row)
+            for row in snapshot.queue(session)
+            if bool(row.held) is held
+        ]
 
     return run
 

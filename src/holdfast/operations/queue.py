@@ -1,7 +1,8 @@
 """Input queued for the next turn of a session.
 
 A user may send input while a turn is open. It is stored at once, in a queue beside the history, and
-the next turn moves it into the history with `take_queued`.
+the next turn moves it into the history with `take_queued`. Input that came with an import is
+*held*: it can be read, and no turn takes it until the user queues it again.
 """
 
 from __future__ import annotations
@@ -25,17 +26,25 @@ from holdfast.values import Message
 
 
 def enqueue(session: int, item: EncodedMessage, now: int) -> Operation[tuple[Message, QueueRow]]:
-    """Add input to the queue, unless its id is queued or was taken already; return the entry."""
+    """Add input to the queue, unless its id is queued or was taken already; return the entry.
+
+    Held input with this id is replaced by it, and waits for the next turn from now on.
+    """
 
     def run(tx: Transaction) -> tuple[Message, QueueRow]:
         head = find_head(tx, session)
         stored = tx.stored(head.branch, [item.id])
-        waiting = {row.id for row in tx.queue(session)}
-        if drop_stored(tx, head, [item], stored) and item.id not in waiting:
+        waiting = {row.id: row for row in tx.queue(session)}
+        known = waiting.get(item.id)
+        if drop_stored(tx, head, [item], stored) and (known is None or known.held):
             _refuse_conflict_on_branches(tx, head, item)
             check_file_refs(tx, [item])
-            tx.add_queued(session, QueueRow(0, item.id, now, item.body, _all_blobs(tx, item)))
-            tx.put_head(msgspec.structs.replace(head, queued=head.queued + 1, updated_at=now))
+            added = QueueRow(0, item.id, now, item.body, _all_blobs(tx, item))
+            if known is not None:
+                tx.drop_queued(session, known.number)
+            tx.add_queued(session, added)
+            queued = head.queued + 1 if known is None else head.queued
+            tx.put_head(msgspec.structs.replace(head, queued=queued, updated_at=now))
         taken = QueueRow(0, item.id, now, item.body, item.blobs)
         row = next((row for row in tx.queue(session) if row.id == item.id), taken)
         return queued_message(tx, row), row
@@ -63,14 +72,14 @@ def take_queued(session: int, turn: int) -> Operation[list[Message]]:
 
     def run(tx: Transaction) -> list[Message]:
         head = fenced_head(tx, session, turn)
-        waiting = tx.queue(session)
+        queue = tx.queue(session)
+        waiting = [row for row in queue if not row.held]
         batch = [encode_queued(tx, row) for row in waiting]
         stored = tx.stored(head.branch, [item.id for item in batch])
         fresh = [item for item in batch if item.id not in stored]
         if waiting:
-            insert_messages(
-                tx, msgspec.structs.replace(head, queued=0), fresh, tx.turn(session, turn)
-            )
+            left = msgspec.structs.replace(head, queued=len(queue) - len(waiting))
+            insert_messages(tx, left, fresh, tx.turn(session, turn))
         for row in waiting:
             tx.drop_queued(session, row.number)
         return [

@@ -1,10 +1,11 @@
 """The fragments of an erased text to search for, to prove that nothing of it is left.
 
-Fragments are taken from the content of a message (its texts, names, arguments, metadata), as bytes,
-exactly as they are stored, and not from what every message has (its role, its time, the names of
-fields). Each is long enough that it hardly occurs by chance, and short enough that overwriting a
-few bytes of a text spares most of its fragments. They are spread over the whole text. A text that
-is shorter than `MIN_FRAGMENT_BYTES`, or hardly varies, has none: a match would prove nothing.
+Fragments are taken from the content of a message (its texts, names, arguments, metadata) and of a
+purged session (its title, key, goal and so on, and its queue), as bytes, exactly as they are
+stored, and not from what every message has (its role, its time, the names of fields). Each is long
+enough that it hardly occurs by chance, and short enough that overwriting a few bytes of a text
+spares most of its fragments. They are spread over the whole text. A text that is shorter than
+`MIN_FRAGMENT_BYTES`, or hardly varies, has none: a match would prove nothing.
 """
 
 from __future__ import annotations

@@ -5,12 +5,17 @@ a prefix of an id (4 characters or more), a run id, a title, a title ignoring ca
 that matches counts, so kinds that identify one session come before those that may match several. If
 several sessions match, none is guessed: `AmbiguousRef` lists them.
 
+The author of a file that was imported chose the ids, run ids and titles in it, so those sessions
+are found only by what matches none of the others, until they were continued here.
+
 A session in the trash is found by its id; `find_in_trash` and `find_anywhere` also find it by the
 key or title it had.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from holdfast import validation
@@ -18,7 +23,7 @@ from holdfast.clock import EPOCH, to_datetime
 from holdfast.errors import AmbiguousRef, Damaged, SessionNotFound
 from holdfast.operations import refs
 from holdfast.operations.history import DamageCallback
-from holdfast.operations.listing import latest
+from holdfast.operations.listing import is_uncontinued_import, latest
 from holdfast.storage.protocol import Query, Snapshot
 from holdfast.storage.rows import SessionFilter, SessionRow, UnreadableSession
 from holdfast.values import Candidate, Damage
@@ -39,9 +44,8 @@ def find(ref: str, report: DamageCallback = ignore_damage) -> Query[SessionRow]:
     def run(snapshot: Snapshot) -> SessionRow:
         if given is not None:
             return _require_one(snapshot, ref, _find_builtin(snapshot, given, report))
-        return _require_one(
-            snapshot, ref, _find_matches(snapshot, ref) or _find_by_title_any_case(snapshot, ref)
-        )
+        kinds = chain(_iter_matches(snapshot, ref), _iter_titles_any_case(snapshot, ref))
+        return _require_one(snapshot, ref, _own_first(snapshot, kinds))
 
     return run
 
@@ -121,17 +125,42 @@ def _find_builtin(
 
 
 def _find_matches(snapshot: Snapshot, ref: str) -> list[SessionRow]:
-    exact = snapshot.find_session(id=ref) or snapshot.find_session(key=ref)
-    if exact is not None:
-        return [exact]
-    prefixed = len(ref) >= _MIN_PREFIX_LENGTH and snapshot.sessions(
-        "id_prefix", ref, limit=_MAX_CANDIDATES
-    )
-    return (
-        prefixed
-        or snapshot.sessions("run_id", ref, trashed=False, limit=_MAX_CANDIDATES)
-        or snapshot.sessions("title", ref, trashed=False, limit=_MAX_CANDIDATES)
-    )
+    return _own_first(snapshot, _iter_matches(snapshot, ref))
+
+
+def _iter_matches(snapshot: Snapshot, ref: str) -> Iterator[list[SessionRow]]:
+    """Yield the matches of each kind."""
+    for exact in (snapshot.find_session(id=ref), snapshot.find_session(key=ref)):
+        yield [] if exact is None else [exact]
+    if len(ref) >= _MIN_PREFIX_LENGTH:
+        yield snapshot.sessions("id_prefix", ref, limit=_MAX_CANDIDATES)
+    yield snapshot.sessions("run_id", ref, trashed=False, limit=_MAX_CANDIDATES)
+    yield snapshot.sessions("title", ref, trashed=False, limit=_MAX_CANDIDATES)
+
+
+def _iter_titles_any_case(snapshot: Snapshot, ref: str) -> Iterator[list[SessionRow]]:
+    yield _find_by_title_any_case(snapshot, ref)
+
+
+def _own_first(snapshot: Snapshot, kinds: Iterable[list[SessionRow]]) -> list[SessionRow]:
+    """Return the first matches without those that are only imported; failing that, with them."""
+    imported: list[SessionRow] = []
+    for found in kinds:
+        own = [row for row in found if not _is_only_imported(snapshot, row)]
+        if own:
+            return own
+        imported = imported or found
+    return imported
+
+
+def _is_only_imported(snapshot: Snapshot, row: SessionRow) -> bool:
+    if row.provenance is None:
+        return False
+    try:
+        head = snapshot.head(row.n)
+        return head is None or is_uncontinued_import(row, head)
+    except Damaged:  # It is not known to be one's own.
+        return True
 
 
 def _find_by_title_any_case(

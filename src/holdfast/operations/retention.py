@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from holdfast.clock import to_datetime, to_micros
-from holdfast.operations import deletion
+from holdfast.operations import deletion, tombstone
 from holdfast.operations.append import find_head
+from holdfast.operations.listing import is_uncontinued_import
 from holdfast.operations.retention_rules import (
     RetentionCandidate,
     RetentionRules,
@@ -87,6 +88,7 @@ class _Planner:
             trashed_at=row.trashed_at,
             blocked=_reason_to_keep(row, head),
             bytes=self._size(row).bytes if self._rules.max_bytes is not None else 0,
+            own=not is_uncontinued_import(row, head),
         )
 
     def _size(self, row: SessionRow) -> SessionSize:
@@ -166,6 +168,16 @@ def plan_erasure(item: PlanItem) -> Query[list[Segment]]:
     def run(snapshot: Snapshot) -> list[Segment]:
         row = snapshot.find_session(id=item.session_id)
         return [] if row is None else deletion.plan_erasure(row.n, forks="keep")(snapshot)
+
+    return run
+
+
+def sample_session(item: PlanItem) -> Query[list[bytes]]:
+    """Return fragments of what this session has besides messages."""
+
+    def run(snapshot: Snapshot) -> list[bytes]:
+        row = snapshot.find_session(id=item.session_id)
+        return [] if row is None else tombstone.sample_session(row.n)(snapshot)
 
     return run
 

@@ -6,6 +6,9 @@ is pinned, if a turn is open in it, if a session forked from it stays, or if it 
 that are always kept. Sessions that match go to the trash; a trashed session is purged only by a
 rule of its own, after a given time in the trash.
 
+Sessions that were imported without trust, and not continued since, count as less recent than all
+others: a file must not displace what is one's own.
+
 Age is the time since a session was last written to. `older_than` also requires that it was created
 that long ago, so that both rules together can express "created three months ago, idle for one";
 with `older_than` alone a session must have been idle for as long.
@@ -85,7 +88,10 @@ def _check_optional_number(value: int | None, field: str, *, lowest: int) -> int
 
 
 class RetentionCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A session to judge; `blocked` is why it must stay whatever the rules, if it must."""
+    """A session to judge; `blocked` is why it must stay whatever the rules, if it must.
+
+    `own` is false for one that was imported and not continued since.
+    """
 
     id: str
     parent: str | None
@@ -96,6 +102,7 @@ class RetentionCandidate(msgspec.Struct, frozen=True, kw_only=True):
     trashed_at: int | None
     blocked: str | None
     bytes: int = 0
+    own: bool = True
 
 
 class RetentionVerdict(msgspec.Struct, frozen=True):
@@ -193,7 +200,7 @@ class _TrashSelection(_Selection):
         self._rules = rules
         self._now = now
         found = list(_untrashed(candidates, rules.scope))
-        self._oldest_first = sorted(found, key=lambda one: one.activity)
+        self._oldest_first = sorted(found, key=lambda one: (one.own, one.activity))
         newest = self._oldest_first[::-1][: rules.keep_last or 0]
         self._newest = {one.id for one in newest}
         self._by_age()

@@ -12,13 +12,15 @@ import msgspec
 
 from holdfast import codec, validation
 from holdfast.clock import EPOCH, to_datetime, to_micros
-from holdfast.errors import BadMessage
+from holdfast.errors import BadMessage, Damaged, TooLarge
 from holdfast.storage.columns import Column, Kind, columns_of
 from holdfast.storage.rows import SessionRow
-from holdfast.values import Goal, SessionInfo
+from holdfast.values import Goal, SessionInfo, SessionProvenance
 
+MAX_JSON_BYTES: Final = 1024 * 1024  # lists read the whole row
 _COLUMNS: Final = columns_of(SessionRow)[1:]  # without the backend's number
 _SHOWN: Final = tuple(column for column in _COLUMNS if column.name in SessionInfo.__struct_fields__)
+_JSON_COLUMNS: Final = {column.name: column for column in _COLUMNS if column.kind == "json"}
 TEXT_FIELDS: Final = tuple(column.name for column in _COLUMNS if column.kind == "name")
 
 
@@ -43,15 +45,30 @@ def _decoder(column: Column) -> Callable[[Any], Any] | None:
     if column.kind == "json":
         empty = b"{}" if column.type is dict else None  # which most metadata is
         return lambda value: (
-            None if value is None else {} if value == empty else codec.from_json(value, column.type)
+            None if value is None else {} if value == empty else _decode_json(column, value)
         )
     return None
 
 
-# The fields of a stored session; `ValueError` is raised if one cannot be decoded. `info_fields` are
+def _decode_json(column: Column, value: bytes) -> object:
+    try:
+        return codec.from_json(value, column.type)
+    except ValueError as error:
+        raise Damaged(
+            f"the {column.name} of a session cannot be decoded; run store.verify()."
+        ) from error
+
+
+# The fields of a stored session; `Damaged` is raised if one cannot be decoded. `info_fields` are
 # those that `SessionInfo` has.
 to_fields: Final = _reader(_COLUMNS)
 info_fields: Final = _reader(_SHOWN)
+
+
+def stored_json(row: SessionRow, field: str) -> Any:  # noqa: ANN401 - of the column's type
+    """Return a field of a stored session that is JSON; raise `Damaged` if it cannot be decoded."""
+    value = getattr(row, field)
+    return None if value is None else _decode_json(_JSON_COLUMNS[field], value)
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
@@ -83,13 +100,26 @@ def _check_flag(value: object, field: str) -> None:
 
 
 def _check_json(value: object, field: str) -> None:
-    (check_goal if field == "goal" else validation.check_json_object)(value, field)
+    _JSON_CHECKS.get(field, validation.check_json_object)(value, field)
+
+
+def _check_provenance(value: object, field: str) -> None:
+    if not isinstance(value, SessionProvenance):
+        raise BadMessage(f"{field}: expected a SessionProvenance")
+    for name in ("source", "cwd", "key", "scope", "agent"):
+        text = getattr(value, name)
+        if text is not None:
+            validation.check_name(text, f"{field}.{name}")
 
 
 def _accept(value: object, field: str) -> None:
     """Accept a value that is not given by callers, such as a time."""
 
 
+_JSON_CHECKS: Final[Mapping[str, Callable[[object, str], object]]] = {
+    "goal": check_goal,
+    "provenance": _check_provenance,
+}
 _CHECKS: Final[Mapping[Kind, Callable[[object, str], object]]] = {
     "name": validation.check_name,
     "flag": _check_flag,
@@ -117,7 +147,18 @@ def _encode(column: Column, value: Any) -> Any:  # noqa: ANN401 - a value of the
         return None
     if column.kind == "time":
         return to_micros(value)
-    return codec.to_json(value) if column.kind == "json" else value
+    return encode_json(value, column.name) if column.kind == "json" else value
+
+
+def encode_json(value: object, field: str) -> bytes:
+    """Return metadata or a goal as it is stored; raise `TooLarge` if it is too large."""
+    data = codec.to_json(value)
+    if len(data) > MAX_JSON_BYTES:
+        raise TooLarge(
+            f"{field}: {len(data)} bytes of JSON are over the limit of {MAX_JSON_BYTES}; nothing "
+            "was stored."
+        )
+    return data
 
 
 def readable_fields(row: SessionRow | None) -> dict[str, Any]:
@@ -143,5 +184,5 @@ def _readable(column: Column, value: object) -> object:
 def _readable_time(value: object) -> object:
     try:
         return to_datetime(value) if isinstance(value, int) else EPOCH
-    except OverflowError:
+    except Damaged:
         return EPOCH

@@ -21,6 +21,7 @@ from holdfast.operations.append import (
     find_head,
     overflows,
     store_messages,
+    to_head,
     with_preview,
 )
 from holdfast.operations.positions import read_preview
@@ -41,7 +42,7 @@ from holdfast.storage.rows import (
     UsageRow,
 )
 from holdfast.titles import RANK_USER, Preview
-from holdfast.values import BranchReason, Damage, Usage
+from holdfast.values import BranchReason, Damage, Demotion, SessionProvenance, Usage
 
 _BATCH_MESSAGES: Final = 200
 
@@ -62,7 +63,8 @@ class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session to import. `source_id` is its id in the source; a substitute has another one here.
 
-    Its preview is computed from its messages unless it is given.
+    Its preview is computed from its messages unless it is given. `demotion` is what was taken from
+    its row, if the source is not trusted.
     """
 
     source_id: str
@@ -72,6 +74,7 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: int
     rank: int
     preview: Preview | None = None
+    demotion: Demotion | None = None
 
     @property
     def is_stub(self) -> bool:
@@ -82,11 +85,14 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
 class ImportedMessage(NewMessage, frozen=True, kw_only=True, gc=False):
     """A message to import; the blobs that it only refers to are in the source.
 
-    With `lost` it is a placeholder for a message that could not be read.
+    With `lost` it is a placeholder for a message that could not be read. `was_system` and `was_raw`
+    say that it was a system message, and had data of a provider, before it was demoted.
     """
 
     branch: int
     lost: bool = False
+    was_system: bool = False
+    was_raw: bool = False
 
 
 class NewTurn(msgspec.Struct, frozen=True):
@@ -121,6 +127,14 @@ class SessionSource(Protocol):
         ...
 
 
+class ImportSource(SessionSource, Protocol):
+    """A source of an import, which may have changed what it contains."""
+
+    def original_items(self, session: ImportedSession) -> Iterator[ImportItem]:
+        """Yield the contents of a session as its store had them."""
+        ...
+
+
 class ImportResult(msgspec.Struct):
     """The result of importing a family."""
 
@@ -128,10 +142,11 @@ class ImportResult(msgspec.Struct):
     messages: int = 0
     skipped: list[str] = []
     damage: list[Damage] = []
+    demotions: list[Demotion] = []
 
 
 def import_sessions(
-    family: Sequence[ImportedSession], source: SessionSource, new_id: Callable[[], str]
+    family: Sequence[ImportedSession], source: ImportSource, new_id: Callable[[], str]
 ) -> Operation[ImportResult]:
     """Import a family of sessions; those that exist already are skipped."""
     substitutes = {session.source_id: new_id() for session in family}
@@ -186,7 +201,7 @@ class _FamilyImport:
         self,
         tx: Transaction,
         family: Sequence[ImportedSession],
-        source: SessionSource,
+        source: ImportSource,
         substitutes: Mapping[str, str],
         attempted: set[str],
     ) -> None:
@@ -196,7 +211,7 @@ class _FamilyImport:
         self._substitutes = substitutes
         self._attempted = attempted
         self._stored = StoredFamily()
-        self._result = ImportResult([], 0, [], [])
+        self._result = ImportResult([], 0, [], [], [])
 
     def run(self) -> ImportResult:
         """Decide what to import, then store it."""
@@ -237,6 +252,8 @@ class _FamilyImport:
                 # An earlier attempt seemed to fail, but its commit went through.
                 self._result.sessions.append((session.rank, row.n))
                 self._result.messages += sum(b.last_seq - b.fork_seq for b in session.branches)
+                if session.demotion is not None:
+                    self._result.demotions.append(session.demotion)
             else:
                 self._result.skipped.append(session.source_id)
                 if row.purged_at is not None:
@@ -279,10 +296,25 @@ class _FamilyImport:
                 return False
             found[branch.number] = stored
             known[shared.source_id, branch.number] = stored.n
-        if first_difference(self._tx, self._source.items(shared), found) is not None:
+        if shared.demotion is not None and not self._has_every_message(shared):
+            return False
+        # The existing session may be one's own, or have been imported with or without trust.
+        for items in (self._source.original_items, self._source.items):
+            if first_difference(self._tx, items(shared), found) is None:
+                break
+        else:
             return False
         self._stored.branches.update(known)
         return True
+
+    def _has_every_message(self, shared: ImportedSession) -> bool:
+        """True if the source has all that is shared.
+
+        If not, a fork would get messages that its author need not know.
+        """
+        items = self._source.items(shared)
+        read = sum(isinstance(item, ImportedMessage) and not item.lost for item in items)
+        return read == sum(branch.last_seq - branch.fork_seq for branch in shared.branches)
 
     def _substitute(self, shared: ImportedSession) -> ImportedSession:
         name = self._substitutes[shared.source_id]
@@ -388,6 +420,7 @@ class SessionWriter:
         self._open: NewTurn | None = None
         self._usage, self._cost = Usage(), 0
         self._turns, self._queued = session.turns, 0
+        self._was_system = self._was_raw = 0
         self._n = 0
 
     def run(self) -> None:
@@ -403,13 +436,33 @@ class SessionWriter:
         if not self._session.is_stub:
             self._write_head()
             self._result.sessions.append((self._session.rank, self._n))
+        if self._session.demotion is not None:
+            self._record_demotion(self._session.demotion)
+
+    def _record_demotion(self, taken: Demotion) -> None:
+        """Report what was taken from the session, and record where it ends."""
+        if self._session.is_stub:
+            taken = Demotion(session_id=self._session.row.id)
+        else:
+            self._mark_end()
+        counts = {"queued": self._queued, "system": self._was_system, "raw": self._was_raw}
+        demotion = msgspec.structs.replace(taken, **counts)
+        if demotion != Demotion(session_id=taken.session_id):
+            self._result.demotions.append(demotion)
+
+    def _mark_end(self) -> None:
+        row, head = self._tx.session(self._n), find_head(self._tx, self._n)
+        if row is not None and row.provenance is not None:
+            known = codec.from_json(row.provenance, SessionProvenance)
+            known = msgspec.structs.replace(known, head=to_head(head))
+            self._tx.put_session(msgspec.structs.replace(row, provenance=codec.to_json(known)))
 
     def _branch(self, number: int) -> int:
         return self._stored.branches[self._session.source_id, number]
 
     def _store_row_and_branches(self) -> None:
         """Store the session's row and branches."""
-        row, branches = self._row_with_free_key(), self._session.branches
+        row, branches = self._with_known_parent(self._row_with_free_key()), self._session.branches
         self._n = self._tx.add_session(row, self._start(branches[0]))
         for branch in branches:
             if branch.number == 1 and not self._session.is_stub:
@@ -430,6 +483,24 @@ class SessionWriter:
         self._result.damage.append(Damage(what=what, session_id=row.id))
         return msgspec.structs.replace(row, key=None)
 
+    def _with_known_parent(self, row: SessionRow) -> SessionRow:
+        """Return the row without a parent of one's own whose history it does not share.
+
+        A source that is not trusted may name any parent, and lists, searches and retention would
+        take the session for a part of that one's lineage.
+        """
+        if self._session.demotion is None or row.parent is None:
+            return row
+        parent = self._tx.find_session(id=row.parent, stubs=True)
+        shared = self._session.branches[0].parent
+        if parent is None or parent.provenance is not None:
+            return row
+        if shared is not None and shared[0] == row.parent:
+            branch = self._tx.branch(parent.n, shared[1])
+            if branch is not None and branch.n == self._stored.branches[shared]:
+                return row
+        return msgspec.structs.replace(row, parent=None, relation=None)
+
     def _start(self, branch: NewBranch) -> BranchStart:
         return BranchStart(
             parent=None if branch.parent is None else self._stored.branches[branch.parent],
@@ -445,32 +516,48 @@ class SessionWriter:
         """Store messages of one branch."""
         number = batch[0].branch
         branch = self._branch(number)
-        batch = self._replace_duplicates(branch, batch)
+        batch = self._replace_refused(branch, batch)
         store_messages(self._tx, branch, batch, self._find_blob)
         for item in batch:
             if not self._session.is_stub:
                 self._turns = max(self._turns, item.row.turn or 0)
         self._last_seqs[number] = batch[-1].row.seq
+        self._was_system += sum(item.was_system for item in batch)
+        self._was_raw += sum(item.was_raw for item in batch)
         self._result.messages += sum(not item.lost for item in batch)
 
-    def _replace_duplicates(
+    def _replace_refused(
         self, branch: int, batch: Sequence[ImportedMessage]
     ) -> list[ImportedMessage]:
-        """Replace messages whose id the history has already by damaged placeholders."""
+        """Replace messages that must not be stored by damaged placeholders.
+
+        They have an id that the history has already, or name a file of another session.
+        """
         seen = set(self._tx.stored(branch, [item.row.id for item in batch]))
         found: list[ImportedMessage] = []
         for item in batch:
             if item.row.id in seen:
-                raw = item.row.body.decode("utf-8", "backslashreplace")
-                what = f"message {item.row.seq} has the id of another message"
-                self._report_damage(what, item.row.seq)
-                found.append(
-                    placeholder_message(self._session.row.id, item.branch, item.row.seq, raw)
-                )
+                found.append(self._placeholder(item, "has the id of another message"))
+            elif any(map(self._is_of_others, item.blob_refs)):
+                found.append(self._placeholder(item, "names a file whose data is not its own"))
             else:
                 seen.add(item.row.id)
                 found.append(item)
         return found
+
+    def _placeholder(self, item: ImportedMessage, why: str) -> ImportedMessage:
+        self._report_damage(f"message {item.row.seq} {why}", item.row.seq)
+        raw = item.row.body.decode("utf-8", "backslashreplace")
+        return placeholder_message(self._session.row.id, item.branch, item.row.seq, raw)
+
+    def _is_of_others(self, sha256: str) -> bool:
+        """True if a source that is not trusted names data that only this store has.
+
+        By its hash alone it would get the data of a file that its author need not know.
+        """
+        if self._session.demotion is None or sha256 in self._stored.blobs:
+            return False
+        return self._source.blob(sha256) is None and self._tx.blob(sha256) is not None
 
     def _report_damage(self, what: str, seq: int | None = None) -> None:
         damage = Damage(what=what, session_id=self._session.row.id, seq=seq)

@@ -11,19 +11,26 @@ from holdfast.errors import BadMessage, Conflict, Invalid, KeyTaken, SessionNotF
 from holdfast.operations.append import check_expected_head, find_head, to_head, with_preview
 from holdfast.operations.positions import preview_at, resolve_position, start_at
 from holdfast.operations.queries import describe
-from holdfast.operations.session_fields import check_fields, check_goal, to_columns, to_row
+from holdfast.operations.session_fields import (
+    check_fields,
+    check_goal,
+    encode_json,
+    stored_json,
+    to_columns,
+    to_row,
+)
 from holdfast.storage.protocol import Operation, Transaction
 from holdfast.storage.rows import BranchStart, SessionRow
 from holdfast.titles import may_retitle
 from holdfast.values import (
     JSON,
-    Goal,
     Head,
     MessageRef,
     Relation,
     SessionChanges,
     SessionFields,
     SessionInfo,
+    SessionProvenance,
 )
 
 
@@ -32,7 +39,7 @@ def new_row(*, id: str, key: str | None = None, **fields: Unpack[SessionFields])
     given = {name: value for name, value in {"key": key, **fields}.items() if value is not None}
     check_fields(given)
     row = to_row({**given, "id": id, "title_by": "user" if "title" in given else None})
-    return msgspec.structs.replace(row, metadata=_merge(row.metadata, {}))
+    return msgspec.structs.replace(row, metadata=_merged_metadata(row, {}))
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,14 +108,24 @@ def _create_child(tx: Transaction, row: SessionRow, origin: Origin) -> SessionRo
 
 
 def _with_inherited_fields(row: SessionRow, parent: SessionRow) -> SessionRow:
-    """Return the row with the parent's scope, agent, model and cwd where it has none."""
+    """Return the row with the parent's scope, agent, model and cwd where it has none.
+
+    With the parent's history it also has its provenance.
+    """
     return msgspec.structs.replace(
         row,
+        provenance=None if row.relation == "reset" else _continued_provenance(parent),
         scope=parent.scope if row.scope is None else row.scope,
         agent=parent.agent if row.agent is None else row.agent,
         model=parent.model if row.model is None else row.model,
         cwd=parent.cwd if row.cwd is None else row.cwd,
     )
+
+
+def _continued_provenance(row: SessionRow) -> bytes | None:
+    """Return the provenance of a session that the user has continued."""
+    known: SessionProvenance | None = stored_json(row, "provenance")
+    return None if known is None else codec.to_json(msgspec.structs.replace(known, head=None))
 
 
 def stub_row(row: SessionRow, purged_at: int) -> SessionRow:
@@ -157,8 +174,7 @@ def update(session: int, changes: SessionChanges) -> Operation[SessionInfo]:
 def _check_expected(row: SessionRow, changes: SessionChanges) -> None:
     if "expect_goal" not in changes:
         return
-    goal = None if row.goal is None else codec.from_json(row.goal, Goal)
-    if goal != changes["expect_goal"]:
+    if stored_json(row, "goal") != changes["expect_goal"]:
         raise Conflict(
             "the goal was changed meanwhile; nothing was stored. Read it with session.info() and "
             "try again."
@@ -173,10 +189,11 @@ def _apply_changes(row: SessionRow, changes: SessionChanges) -> SessionRow:
         changed["title"] = changes["auto_title"]
         changed["title_by"] = "auto" if changes["auto_title"] else None
     if "metadata" in changes:
-        changed["metadata"] = _merge(row.metadata, changes["metadata"])
+        changed["metadata"] = _merged_metadata(row, changes["metadata"])
     return msgspec.structs.replace(row, **changed)
 
 
-def _merge(stored: bytes, changes: dict[str, JSON]) -> bytes:
-    merged = {**codec.from_json(stored, dict[str, object]), **changes}
-    return codec.to_json({name: value for name, value in merged.items() if value is not None})
+def _merged_metadata(row: SessionRow, changes: dict[str, JSON]) -> bytes:
+    merged = {**stored_json(row, "metadata"), **changes}
+    kept = {name: value for name, value in merged.items() if value is not None}
+    return encode_json(kept, "metadata")

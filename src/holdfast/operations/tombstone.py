@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from holdfast import codec
+from holdfast.errors import Damaged
 from holdfast.operations import residue
 from holdfast.operations.append import find_head, with_preview
 from holdfast.operations.history import read_row
@@ -178,6 +179,28 @@ def sample_fragments(to_erase: Sequence[Segment]) -> Query[list[bytes]]:
                 for row in rows:
                     found += _row_fragments(snapshot, row, each)
         return residue.sample_evenly(found, MAX_FRAGMENTS)
+
+    return run
+
+
+def sample_session(session: int) -> Query[list[bytes]]:
+    """Return fragments of what a session to purge has besides messages: its names, its queue."""
+
+    def run(snapshot: Snapshot) -> list[bytes]:
+        try:
+            row, queue = snapshot.session(session), snapshot.queue(session)
+        except Damaged:  # It is purged all the same.
+            return []
+        found: list[bytes] = []
+        for value in () if row is None else (row.title, row.key, row.scope, row.agent, row.cwd):
+            found += residue.data_fragments(codec.encode_text(value or ""), 1)
+        for data in () if row is None else (row.goal, row.metadata, row.provenance):
+            found += residue.body_fragments(data or b"{}", 1)
+        for queued in queue[:MAX_FRAGMENTS]:
+            found += residue.body_fragments(queued.body, 1)
+            for _, blob in queued.blobs[:1]:
+                found += residue.data_fragments(blob, 1)
+        return found
 
     return run
 

@@ -378,6 +378,7 @@ def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
         model=opening.model or turn.model,
         usage=next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None),
         cost=next((chunk.cost for chunk in reversed(chunks) if chunk.cost is not None), None),
+        provenance=opening.provenance,
     )
 
 

@@ -55,7 +55,7 @@ from holdfast.proof.script import (
 )
 from holdfast.storage import registry
 from holdfast.storage.interrupts import defer_signals
-from holdfast.storage.sqlite.location import filesystem_of, refuse_network
+from holdfast.storage.sqlite.location import filesystem_of, refuse_network, require_utf8
 from holdfast.url import parse_url
 from holdfast.values import Message, TurnInfo
 
@@ -222,6 +222,7 @@ def _proof_site(plan: ProofPlan) -> Iterator[_ProofSite]:
 
 def _new_directory(plan: ProofPlan) -> Path:
     if plan.server is None:
+        require_utf8(plan.directory.absolute())
         refuse_network(plan.directory / "store.db")
     try:
         plan.directory.mkdir(parents=True, exist_ok=True)

@@ -80,9 +80,7 @@ def _prefetch(request: SearchRequest) -> SearchPrefetch:
         query=request.query,
         bounds=request.bounds,
         thinking=request.thinking,
-        exact=not (
-            request.scopes or request.agents or request.session or request.query.filters.session
-        ),
+        exact=not (request.filters_sessions or request.session or request.query.filters.session),
         titles=_required_title_words(request),
     )
 
@@ -291,9 +289,9 @@ class _Search:
         request, branches = self._request, None
         if self._session is not None:
             branches = tuple(self._visibility.reach())
-        elif request.scopes or request.agents:
+        elif request.filters_sessions:
             branches = storage.visible_branches(
-                request.scopes, request.agents, all_branches=request.all_branches
+                request.scopes, request.agents, request.cwds, all_branches=request.all_branches
             )
         if branches is None:
             return request.bounds
@@ -407,7 +405,9 @@ class _Search:
             snippet=shown.text,
             marks=shown.marks,
             score=-item.rank.score,
-            created_at=to_datetime(-item.rank.at),
+            created_at=to_datetime(
+                -item.rank.at if message is None else indexer.created_micros(message)
+            ),
             more=item.more,
         )
 

@@ -36,9 +36,11 @@ from holdfast.storage.index_tables import IndexFileHost
 from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.storage.sqlite import location
 from holdfast.storage.sqlite.open_files import OpenFiles
+from holdfast.storage.sqlite.tables import BOUNDS
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
+_, _MAX_BRANCH = BOUNDS["number"]
 _WIPE_TIMEOUT_S: Final = 1.0
 _ATTEMPTS: Final = 3
 _MAX_WAL_BYTES: Final = 16_000_000  # before a write; one write adds about as much as its text
@@ -126,6 +128,9 @@ class IndexFile:
     def _refuse_other_version(self) -> None:
         if self.meta("stamp") != index_file.stamp():
             raise IndexInvalid("the index is of another version")
+        with index_errors():
+            if not index_file.has_own_tables(self._connection):
+                raise IndexInvalid("the file has tables that no index has")
 
     @property
     def label(self) -> str:
@@ -192,6 +197,7 @@ class IndexFile:
         self,
         scopes: Sequence[str],  # noqa: ARG002 - see below
         agents: Sequence[str],  # noqa: ARG002 - the same
+        cwds: Sequence[str],  # noqa: ARG002 - the same
         *,
         all_branches: bool,  # noqa: ARG002 - the same
     ) -> tuple[int, ...] | None:
@@ -244,21 +250,31 @@ class IndexFile:
     @property
     def activity(self) -> int:
         """The activity number of the log up to which everything is indexed."""
-        found: int = self.meta("activity") or 0
-        return found
+        return self._number("activity") or 0
 
     @property
     def erasures(self) -> int | None:
         """The number of erasures in the log when it was last updated; None if it is new."""
-        found: int | None = self.meta("erasures")
+        return self._number("erasures")
+
+    def _number(self, name: str) -> int | None:
+        """Return a number of the table `meta`."""
+        found = self.meta(name)
+        if not isinstance(found, int | None):
+            raise IndexInvalid(f"its {name} is not a number")
         return found
 
     @property
     def anchor(self) -> Anchor | None:
         """The message that was indexed last."""
         found = self.meta("anchor")
+        if found is None:
+            return None
         with index_errors():
-            return None if found is None else msgspec.json.decode(found, type=Anchor)
+            anchor = msgspec.json.decode(str(found), type=Anchor)
+        if not (0 <= anchor.branch <= _MAX_BRANCH and 0 <= anchor.seq <= _SEQ_MASK):
+            raise IndexInvalid("its last message is none that a log can have")
+        return anchor
 
     @anchor.setter
     def anchor(self, anchor: Anchor | None) -> None:
@@ -305,8 +321,7 @@ class IndexFile:
 
     def text_size(self) -> int:
         """Return the approximate number of characters in the indexed messages."""
-        found: int = self.meta("text") or 0
-        return found
+        return self._number("text") or 0
 
     @index_errors()
     def _value(self, text: str, *values: object) -> Any:  # noqa: ANN401 - any SQL value

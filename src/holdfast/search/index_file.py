@@ -69,6 +69,24 @@ def stamp() -> str:
     return f"{SCHEMA_VERSION} {tokenize.VERSION} {'checked' if has_checksums() else 'unchecked'}"
 
 
+def has_own_tables(connection: apsw.Connection) -> bool:
+    """Return whether the tables of a file are those of an index, and nothing else is in it."""
+    return _tables(connection) == _own_tables()
+
+
+def _tables(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
+    return frozenset(connection.execute("SELECT type, name, sql FROM sqlite_schema"))
+
+
+@cache
+def _own_tables() -> frozenset[tuple[str, str, str]]:
+    model = apsw.Connection(":memory:")
+    model.execute(_SCHEMA)
+    found = _tables(model)
+    model.close()
+    return found
+
+
 def exists(path: Path) -> bool:
     """True if the file exists; raise `PermissionError` if it is not a file of this user."""
     try:

@@ -18,7 +18,7 @@ from holdfast.errors import Damaged
 from holdfast.operations.history import read_row
 from holdfast.search.document import Document, document
 from holdfast.search.protocol import Anchor, IndexedMessage, IndexStorage
-from holdfast.storage.ancestry import Segment
+from holdfast.storage.ancestry import Segment, refuse_lacking_parent
 from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.storage.rows import (
     BranchRow,
@@ -167,11 +167,11 @@ def unindexed_segments(
     for branch in branches:
         if branch.parent is not None and branch.parent not in own:
             for segment in _inherited(snapshot, branch, last):
-                yield from _unindexed_part(segment, last(segment.branch))
+                yield from _unindexed_part(snapshot, segment, last(segment.branch))
         whole = Segment(branch.n, branch.fork_seq + 1, branch.last_seq, branch.session_id)
         if last(branch.n) > branch.last_seq:
             raise IndexStale("the log has fewer messages than it had")
-        yield from _unindexed_part(whole, last(branch.n))
+        yield from _unindexed_part(snapshot, whole, last(branch.n))
 
 
 def _inherited(
@@ -187,6 +187,7 @@ def _inherited(
         row = snapshot.find_branch(parent)
         if row is None:
             raise Damaged(f"branch {parent} is missing; run store.verify().")
+        refuse_lacking_parent(row.fork_seq, end)
         found.append(Segment(row.n, row.fork_seq + 1, end, row.session_id))
         if last(row.n) > row.fork_seq:
             break
@@ -194,10 +195,11 @@ def _inherited(
     yield from reversed(found)
 
 
-def _unindexed_part(segment: Segment, indexed: int) -> Iterator[Segment]:
+def _unindexed_part(snapshot: Snapshot, segment: Segment, indexed: int) -> Iterator[Segment]:
     first, last = max(segment.first, indexed + 1), segment.last or 0
-    if first <= last:
-        yield Segment(segment.branch, first, last, segment.session_id)
+    part = snapshot.stored_part(Segment(segment.branch, first, last, segment.session_id))
+    if part is not None:
+        yield part
 
 
 def read_segment(snapshot: Snapshot, segment: Segment) -> Iterator[IndexedMessage]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -108,7 +109,7 @@ class _Content:
     def frequency(self, term: Term) -> int:
         """Return how often a term occurs."""
         if not term.tokens:
-            literally = _normalize(term.raw)
+            literally = _literal_needle(term.raw)
             return sum(text.count(literally) for text in self._plain)
         needle = _needle(term.tokens, prefix=term.prefix)
         often = sum(count_overlapping(text, needle) for text in self._words) + count_overlapping(
@@ -135,7 +136,7 @@ class _Content:
     @property
     def _plain(self) -> list[str]:
         if self._known_plain is None:
-            self._known_plain = [_normalize(text) for text in self._texts]
+            self._known_plain = [_literal(text) for text in self._texts]
         return self._known_plain
 
 
@@ -156,6 +157,24 @@ def count_overlapping(text: str, needle: str) -> int:
     return often
 
 
-def _normalize(text: str) -> str:
-    """Return a text for literal comparison: compatible forms and cases become equal."""
-    return text.casefold() if text.isascii() else unicodedata.normalize("NFKD", text).casefold()
+class _Decomposed(dict[int, str]):
+    """The decomposition of each character, computed when first needed."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = found = unicodedata.normalize("NFKD", chr(code))
+        return found
+
+
+_DECOMPOSED: Final = _Decomposed()
+
+
+def _literal(text: str) -> str:
+    """Return a text for literal comparison: compatible forms and cases become equal.
+
+    Each character is decomposed by itself: putting a long run of accents into Unicode's order takes
+    quadratic time.
+    """
+    return text.casefold() if text.isascii() else text.translate(_DECOMPOSED).casefold()
+
+
+_literal_needle: Final = lru_cache(maxsize=64)(_literal)

@@ -153,9 +153,14 @@ class IndexStorage(Protocol):
         ...
 
     def visible_branches(
-        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+        self,
+        scopes: Sequence[str],
+        agents: Sequence[str],
+        cwds: Sequence[str],
+        *,
+        all_branches: bool,
     ) -> tuple[int, ...] | None:
-        """Return the branches that sessions of these scopes and agents may show.
+        """Return the branches that sessions of these scopes, agents and directories may show.
 
         None if it would not be faster to search these branches only.
         """

@@ -11,7 +11,8 @@ A query is a list of conditions that must all hold:
     scope:x  agent:x  session:x    in these sessions
     since:7d  until:2026-01-31     h, d, w, m (months), y ago; a day, a month, a year; day and time
 
-Anything else is text, so every string is a valid query: `TODO: fix` and `a:b` are words, an
+Anything else is text, so every string of up to `MAX_QUERY_CHARS` characters and `MAX_QUERY_WORDS`
+words is a valid query: `TODO: fix` and `a:b` are words, an
 unclosed quote is a character, `AND` is a word, `--flag` and `->` exclude nothing, `role:nobody` are
 two words. Of two filters of one kind the last one counts. A term of punctuation only (`==`) has no
 words; it is searched for literally, which an index of words cannot do. A lone `-`, `*` or `"` is
@@ -33,8 +34,12 @@ from typing import Final, get_args
 
 import msgspec
 
+from holdfast.errors import BadQuery
 from holdfast.search.tokenize import parts, spans
 from holdfast.values import Role
+
+MAX_QUERY_CHARS: Final = 10_000
+MAX_QUERY_WORDS: Final = 2_000  # each is looked up in every text that has the others
 
 
 class Term(msgspec.Struct, frozen=True, gc=False):
@@ -107,7 +112,23 @@ _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}\S*")
 
 
 def parse(text: str, *, literal: bool = False, now: datetime) -> Query:
-    """Parse a query; every string is valid."""
+    """Parse a query; raise `BadQuery` if it is too long."""
+    if len(text) > MAX_QUERY_CHARS:
+        raise BadQuery(
+            f"text: a query of {len(text):,} characters is over the limit of {MAX_QUERY_CHARS:,}; "
+            "search for a few words of it."
+        )
+    query = _parse(text, literal=literal, now=now)
+    words = sum(max(len(term.tokens), 1) for term in (*query.terms, *query.filters.title))
+    if words > MAX_QUERY_WORDS:
+        raise BadQuery(
+            f"text: a query of {words:,} words is over the limit of {MAX_QUERY_WORDS:,}; search "
+            "for a few of them."
+        )
+    return query
+
+
+def _parse(text: str, *, literal: bool, now: datetime) -> Query:
     if literal:
         return Query((_term(text.strip()),)) if text.strip() else Query()
     terms: dict[tuple[object, ...], Term] = {}

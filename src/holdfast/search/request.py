@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import validation
 from holdfast.clock import to_datetime, to_micros
-from holdfast.errors import AmbiguousRef, BadQuery, BadRef, NotFound
+from holdfast.errors import AmbiguousRef, BadQuery, BadRef, Damaged, NotFound
 from holdfast.operations import resolve
 from holdfast.search.protocol import Bounds
 from holdfast.search.query import Query, parse
@@ -26,7 +26,6 @@ from holdfast.storage.rows import BranchOwner, SessionRow
 from holdfast.values import Role, SearchOptions
 
 MAX_HITS: Final = 1000
-_MAX_QUERY_CHARS: Final = 100_000
 _MAX_AROUND: Final = 100
 
 
@@ -58,11 +57,17 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
     bounds: Bounds
     scopes: tuple[str, ...]
     agents: tuple[str, ...]
+    cwds: tuple[str, ...]
     session: str | None
     thinking: bool
     all_branches: bool
     around: int
     limit: int
+
+    @property
+    def filters_sessions(self) -> bool:
+        """True if sessions are filtered by their scope, agent or directory."""
+        return bool(self.scopes or self.agents or self.cwds)
 
     @property
     def is_contradictory(self) -> bool:
@@ -77,8 +82,10 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def accepts(self, session: SessionRow | BranchOwner) -> bool:
         """True if a session passes the filters, apart from that on titles."""
-        return all(scope == session.scope for scope in self.scopes) and all(
-            agent == session.agent for agent in self.agents
+        return (
+            all(scope == session.scope for scope in self.scopes)
+            and all(agent == session.agent for agent in self.agents)
+            and all(cwd == session.cwd for cwd in self.cwds)
         )
 
     def resolve_session(self, snapshot: Snapshot) -> tuple[bool, SessionRow | None]:
@@ -101,10 +108,11 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_request(text: str, options: SearchOptions, now: datetime) -> SearchRequest:
     """Return a validated request; raise `BadQuery` if an argument is invalid."""
-    if not isinstance(text, str) or len(text) > _MAX_QUERY_CHARS:
-        raise BadQuery(f"text: expected a string of at most {_MAX_QUERY_CHARS:,} characters")
+    if not isinstance(text, str):
+        raise BadQuery("text: expected a string")
     scope, agent, session = options.get("scope"), options.get("agent"), options.get("session")
-    for field, value in (("scope", scope), ("agent", agent), ("session", session)):
+    cwd = options.get("cwd")
+    for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd), ("session", session)):
         validation.check_filter(value, field)
     literal, thinking = options.get("literal", False), options.get("thinking", False)
     all_branches = options.get("all_branches", False)
@@ -118,9 +126,10 @@ def parse_request(text: str, options: SearchOptions, now: datetime) -> SearchReq
     if role is not None and role not in get_args(Role):
         raise BadQuery(f"role: must be one of {', '.join(get_args(Role))}")
     fingerprint = crc32(
-        repr((text, scope, agent, role, since, until, session, literal, thinking, all_branches))
-        .encode("utf-8", "surrogatepass")
-    )  # fmt: skip
+        repr(
+            (text, scope, agent, cwd, role, since, until, session, literal, thinking, all_branches)
+        ).encode("utf-8", "surrogatepass")
+    )
     cursor = options.get("cursor")
     resumed = None if cursor is None else _read_cursor(cursor, fingerprint)
     now = now if resumed is None else to_datetime(resumed.now)
@@ -139,6 +148,7 @@ def parse_request(text: str, options: SearchOptions, now: datetime) -> SearchReq
         ),
         scopes=_both(scope, filters.scope),
         agents=_both(agent, filters.agent),
+        cwds=_both(cwd),
         session=session,
         thinking=thinking,
         all_branches=all_branches,
@@ -174,7 +184,7 @@ def _read_cursor(cursor: str, fingerprint: int) -> SearchCursor:
         padded = cursor + "=" * (-len(cursor) % 4)
         decoded = msgspec.json.decode(urlsafe_b64decode(padded), type=SearchCursor)
         to_datetime(decoded.now)
-    except (ValueError, TypeError, AttributeError, OverflowError, msgspec.DecodeError) as error:
+    except (ValueError, TypeError, AttributeError, Damaged, msgspec.DecodeError) as error:
         raise BadQuery("cursor: invalid; pass Page.cursor unchanged") from error
     if decoded.fingerprint != fingerprint:
         raise BadQuery("cursor: belongs to another search; pass the same text and filters with it")

@@ -94,11 +94,14 @@ def find_in_segment(
 ) -> Iterator[Candidate]:
     """Yield the messages of a segment that match, the last one first, as the budget allows."""
     may_match = prefilter(query)
-    for last in range(segment.last or 0, segment.first - 1, -_PAGE):
-        first = max(segment.first, last - _PAGE + 1)
+    rest: Segment | None = segment
+    while rest is not None and (rest := snapshot.stored_part(rest)) is not None:
+        last = rest.last or 0
+        first = max(rest.first, last - _PAGE + 1)
         if not budget.spend(last - first + 1):
             return
         part = Segment(segment.branch, first, last, segment.session_id)
+        rest = Segment(segment.branch, rest.first, first - 1, segment.session_id)
         for owner, rows in snapshot.messages([part]):
             for row in reversed(rows):
                 if may_match(row):

@@ -307,11 +307,18 @@ class IndexTable:
             self._connection.prefetch(segments)
 
     def visible_branches(
-        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+        self,
+        scopes: Sequence[str],
+        agents: Sequence[str],
+        cwds: Sequence[str],
+        *,
+        all_branches: bool,
     ) -> tuple[int, ...] | None:
         """Return the branches that such sessions may show, so that no others are searched."""
         with index_errors():
-            return tuple(self._connection.branches_of(scopes, agents, all_branches=all_branches))
+            return tuple(
+                self._connection.branches_of(scopes, agents, cwds, all_branches=all_branches)
+            )
 
     @property
     def _state(self) -> _State:

@@ -40,10 +40,9 @@ SELECT max(seq) FROM indexed WHERE branch = $1
 -- name: counts
 SELECT branch, count(*) FROM indexed GROUP BY branch
 
--- The size of all tenants' rows, multiplied by the share of this one.
+-- The size of this tenant's rows; that of the table would show how much others have.
 -- name: size
-SELECT (pg_total_relation_size('indexed_rows') * least(1, (SELECT documents FROM indexes)
-  / greatest(1, (SELECT reltuples FROM pg_class WHERE oid = 'indexed_rows'::regclass))))::bigint
+SELECT coalesce(sum(pg_column_size(said) + pg_column_size(thought)), 0)::bigint FROM indexed
 
 -- name: corrupt_rows
 SELECT branch, seq FROM indexed

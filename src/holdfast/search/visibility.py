@@ -257,8 +257,11 @@ class Visibility:
     # --------------------------------------------------------------------------------- lineages
 
     def lineage(self, session: SessionRow | BranchOwner) -> str:
-        """Return the id of the oldest known session with which this one shares history."""
-        ancestors: list[str] = []
+        """Return the id of the oldest known session with which this one shares history.
+
+        Sessions that name each other as parents are one lineage.
+        """
+        ancestors: dict[str, None] = {}
         row: SessionRow | BranchOwner | None = session
         root = session.id
         while row is not None:
@@ -266,12 +269,14 @@ class Visibility:
             if root in self._lineages:
                 root = self._lineages[root]
                 break
-            ancestors.append(root)
+            if root in ancestors:
+                break
+            ancestors[root] = None
             if row.parent is None or row.relation not in _SHARING_RELATIONS:
                 break
             root, row = row.parent, self._relative(row.parent) or self._beyond_purged_parent(row)
             if row is None:
-                ancestors.append(root)
+                ancestors[root] = None
         for session_id in ancestors:
             self._lineages[session_id] = root
         return root

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from holdfast.errors import Damaged
+
 
 class Segment(msgspec.Struct, frozen=True):
     """A segment of a path: one branch from `first` to `last` (`None`: to its head)."""
@@ -31,6 +33,16 @@ class PathBranch(msgspec.Struct, frozen=True):
     branch: int
     fork_seq: int
     session_id: str
+
+
+def refuse_lacking_parent(parent_fork_seq: int, fork_seq: int) -> None:
+    """Raise `Damaged` if a branch starts after a message that is not its parent's own.
+
+    Otherwise a chain of branches without messages could be as long as a file has room for, and each
+    history would be all of it.
+    """
+    if parent_fork_seq >= fork_seq:
+        raise Damaged("a branch starts at a message that its parent lacks; run store.verify().")
 
 
 def join_path(steps: Iterable[PathBranch], older: Path = ()) -> Path:

@@ -1,8 +1,9 @@
 """Columns of the log's tables, declared once: by the annotated fields of their rows (`rows`).
 
-A field's annotation says what its column may hold: a `Name`, `Text`, `Count`, `Number` or `Time`,
-or JSON of a type (`JsonOf`), given as bytes or as a struct. A `Literal` is a choice, and a `bool`
-is a flag. The counts of a nested struct (`Usage`) are a column each. A `Derived` field has none.
+A field's annotation says what its column may hold: a `Name`, `Text`, `Count`, `Number`, `Seq`,
+`Day` or `Time`, or JSON of a type (`JsonOf`), given as bytes or as a struct. A `Literal` is a
+choice, and a `bool` is a flag. The counts of a nested struct (`Usage`) are a column each. A
+`Derived` field has none.
 
 From this come the column lists and statements of SQL backends, the order of checksums, the rules
 that repair applies to damaged values, and the conversion between rows and lines of an export.
@@ -34,13 +35,16 @@ from holdfast import codec
 
 RowT = TypeVar("RowT", bound=msgspec.Struct)
 Kind: TypeAlias = Literal[
-    "name", "text", "count", "number", "time", "integer", "flag", "choice", "json", "struct"
-]
+    "name", "text", "count", "number", "seq", "day", "time", "integer", "flag", "choice", "json",
+    "struct",
+]  # fmt: skip
 Converter: TypeAlias = Callable[[Any], Any]
 Name: TypeAlias = Annotated[str, "name"]  # a text that is never empty
 Text: TypeAlias = Annotated[str, "text"]
 Count: TypeAlias = Annotated[int, "count"]  # zero or more
 Number: TypeAlias = Annotated[int, "number"]  # one or more
+Seq: TypeAlias = Annotated[int, "seq"]  # of a message; zero before the first
+Day: TypeAlias = Annotated[int, "day"]  # since 1970
 Time: TypeAlias = Annotated[int, "time"]
 
 

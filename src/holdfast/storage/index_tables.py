@@ -71,9 +71,14 @@ class IndexConnection(Protocol):
         ...
 
     def branches_of(
-        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+        self,
+        scopes: Sequence[str],
+        agents: Sequence[str],
+        cwds: Sequence[str],
+        *,
+        all_branches: bool,
     ) -> list[int]:
-        """Return the branches of the log that sessions of these scopes and agents may show."""
+        """Return the branches that sessions of these scopes, agents and directories may show."""
         ...
 
 

@@ -222,6 +222,17 @@ class Snapshot(ABC):
         """Return a session's branch, by its number there or the token of the write."""
         return _first(self.branches(session=session, number=number, token=token))
 
+    def all_branches(self, session: int) -> list[BranchRow]:
+        """Return the branches of a session; raise `Damaged` if one is missing.
+
+        They are numbered from 1. Of a purged session only those are left that a fork shares.
+        """
+        found = self.branches(session=session)
+        whole = found and [row.number for row in found] == list(range(1, len(found) + 1))
+        if not whole and not any(row.purged for row in found) and self.session(session):
+            raise Damaged("a branch of a session is missing; run store.verify().")
+        return found
+
     def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
         """Return these branches and their descendants, the branches that start on one of them."""
         found: dict[int, BranchRow] = {}
@@ -253,6 +264,13 @@ class Snapshot(ABC):
 
         Each range has its last message set. Missing messages are omitted: the caller counts them.
         """
+
+    def stored_part(self, segment: Segment) -> Segment | None:
+        """Return a range without messages that are missing at its ends; `None` if all are.
+
+        A search skips these. A backend whose heads cannot be wrong need not look for them.
+        """
+        return segment if segment.first <= (segment.last or 0) else None
 
     @abstractmethod
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
@@ -545,6 +563,10 @@ class Backend(ABC):
     @classmethod
     def store_file(cls, location: Location) -> FilePath | None:  # noqa: ARG003 - for subclasses
         """Return the path of a store's file; `None` if it is not kept in a local file."""
+        return None
+
+    def identity(self) -> str | None:
+        """Return what tells this store from another in a file of the same path, if it can tell."""
         return None
 
     @abstractmethod

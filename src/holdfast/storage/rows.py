@@ -11,13 +11,25 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from holdfast.codec import checksum
-from holdfast.storage.columns import Count, Derived, JsonOf, Name, Number, Text, Time
+from holdfast.storage.columns import (
+    Added,
+    Count,
+    Day,
+    Derived,
+    JsonOf,
+    Name,
+    Number,
+    Seq,
+    Text,
+    Time,
+)
 from holdfast.values import (
     BranchReason,
     Goal,
     Holder,
     MeasuredTokens,
     Relation,
+    SessionProvenance,
     TitleBy,
     ToolOutcome,
     TurnState,
@@ -52,6 +64,7 @@ class SessionRow(msgspec.Struct, frozen=True):
     parent: Name | None = None
     relation: Relation | None = None
     purged_at: Time | None = None
+    provenance: Annotated[bytes | None, JsonOf(SessionProvenance), Added()] = None
 
 
 class HeadRow(msgspec.Struct, frozen=True):
@@ -64,7 +77,7 @@ class HeadRow(msgspec.Struct, frozen=True):
     session: Number
     branch: Number
     branch_no: Number
-    seq: Count
+    seq: Seq
     turns: Count
     open_turn: Number | None
     updated_at: Time
@@ -73,7 +86,7 @@ class HeadRow(msgspec.Struct, frozen=True):
     cost: Count
     preview: Text | None
     preview_rank: Count
-    preview_seq: Count
+    preview_seq: Seq
     queued: Count
 
     @classmethod
@@ -107,9 +120,9 @@ class BranchRow(msgspec.Struct, frozen=True):
     purged: Annotated[bool, Derived()]
     number: Number
     parent: Number | None
-    fork_seq: Count
-    asked_seq: Count
-    last_seq: Count
+    fork_seq: Seq
+    asked_seq: Seq
+    last_seq: Seq
     created_at: Time
     reason: BranchReason
     token: Text
@@ -146,6 +159,7 @@ class BranchOwner(msgspec.Struct, frozen=True, gc=False):
     id: str
     scope: str | None
     agent: str | None
+    cwd: str | None
     title: str | None
     parent: str | None
     relation: Relation | None
@@ -156,8 +170,8 @@ class BranchOwner(msgspec.Struct, frozen=True, gc=False):
     def of(cls, row: SessionRow, head: HeadRow) -> BranchOwner:
         """Return the owner with this identity and head."""
         return cls(
-            row.n, row.id, row.scope, row.agent, row.title, row.parent, row.relation, head.branch,
-            head.updated_at,
+            row.n, row.id, row.scope, row.agent, row.cwd, row.title, row.parent, row.relation,
+            head.branch, head.updated_at,
         )  # fmt: skip
 
 
@@ -222,7 +236,7 @@ class TurnRow(msgspec.Struct, frozen=True):
     model: Name | None
     holder: Annotated[Holder, JsonOf(Holder)]
     lease_until: int
-    first_seq: Count
+    first_seq: Seq
     started_at: Time
     ended_at: Time | None
     usage: Usage
@@ -243,19 +257,20 @@ class ToolRow(msgspec.Struct, frozen=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """Input queued for the next turn."""
+    """Input queued for the next turn. If it is `held`, no turn takes it."""
 
     number: Number
     id: Name
     created_at: Time
     body: Annotated[bytes, JsonOf(object)]
     blobs: Annotated[tuple[tuple[str, bytes], ...], Derived()]
+    held: Annotated[bool | None, Added()] = None
 
 
 class UsageRow(msgspec.Struct, frozen=True):
     """The usage of one model in a session on one day (days since 1970, UTC)."""
 
-    day: Count
+    day: Day
     model: Text | None
     usage: Usage
     cost: Count

@@ -255,7 +255,7 @@ class ExportPlan:
 
     def branches(self, family: SessionFamily) -> dict[int, list[BranchRow]]:
         """Return the branches of each session of a family, those of stubs cut to what is shared."""
-        found = {n: self._snapshot.branches(session=n) for n in family.sessions}
+        found = {n: self._snapshot.all_branches(n) for n in family.sessions}
         stretches = [
             Stretch(row.n, row.session, row.parent, row.fork_seq)
             for rows in found.values()
@@ -498,6 +498,7 @@ class _SessionExport:
                 created_at=to_datetime(row.created_at),
                 message=message_content(message),
                 blobs=tuple(blobs),
+                held=bool(row.held),
             )
         )
 

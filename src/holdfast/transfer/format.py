@@ -38,6 +38,7 @@ from holdfast.values import (
     Provenance,
     Relation,
     Role,
+    SessionProvenance,
     Status,
     TitleBy,
     ToolOutcome,
@@ -118,6 +119,7 @@ class SessionLine(ExportLine, frozen=True, kw_only=True, tag="session"):
     parent: SessionId | None = None
     relation: Relation | None = None
     purged_at: Timestamp | None = None
+    provenance: SessionProvenance | None = None
 
 
 class BranchLine(ExportLine, frozen=True, kw_only=True, tag="branch"):
@@ -211,13 +213,14 @@ class MessageContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class QueuedLine(ExportLine, frozen=True, kw_only=True, tag="queued"):
-    """A queued message; `blobs` are the files that are queued with it."""
+    """A queued message; `blobs` are the files queued with it. No turn takes a `held` one."""
 
     session: SessionId
     id: Name
     created_at: Timestamp
     message: MessageContent
     blobs: tuple[str, ...] = ()
+    held: bool = False
 
 
 class DraftLine(ExportLine, frozen=True, kw_only=True, tag="draft"):

@@ -41,8 +41,8 @@ _PROGRESS_BYTES: Final = 256 * 1024
 _REORDER_BATCH_SESSIONS: Final = 500
 
 
-def import_(backend: Backend, path: str, progress: Progress | None) -> ImportReport:
-    """Import the sessions of a file that the store does not have."""
+def import_(backend: Backend, path: str, progress: Progress | None, *, trust: bool) -> ImportReport:
+    """Import the sessions of a file that the store does not have; without `trust`, demoted."""
     if backend.readonly:
         raise ReadOnly("this store was opened for reading only; nothing was imported.")
     with ImportFile(path) as source:
@@ -51,7 +51,7 @@ def import_(backend: Backend, path: str, progress: Progress | None) -> ImportRep
         for line in source.lines():
             surveyor.add(line)
             meter.advance(line.length)
-        return _Import(backend, source, surveyor.finish(), meter).run()
+        return _Import(backend, source, surveyor.finish(), meter, trust=trust).run()
 
 
 class _Cancelled(Exception):
@@ -107,15 +107,22 @@ class _Import:
     """The second pass of an import."""
 
     def __init__(
-        self, backend: Backend, source: ImportFile, survey: Survey, meter: ProgressMeter
+        self,
+        backend: Backend,
+        source: ImportFile,
+        survey: Survey,
+        meter: ProgressMeter,
+        *,
+        trust: bool,
     ) -> None:
         self._backend = backend
+        self._trust = trust
         self._source = source
         self._survey = survey
         self._meter = meter
         self._damage = dict(survey.damage)
         self._other_damage = list(survey.other_damage)
-        self._result = ImportResult([], 0, [], [])
+        self._result = ImportResult([], 0, [], [], [])
 
     def run(self) -> ImportReport:
         """Import family after family, then set the order in which lists show them."""
@@ -138,10 +145,12 @@ class _Import:
             skipped=tuple(total.skipped),
             damage=(*damage, *self._other_damage, *total.damage),
             redacted=self._survey.header.redacted,
+            trusted=self._trust,
+            demotions=tuple(total.demotions),
         )
 
     def _import_family(self, sections: Sequence[Section]) -> None:
-        content = FileSource(self._source, self._survey, self._meter.advance)
+        content = FileSource(self._source, self._survey, self._meter.advance, trust=self._trust)
         sessions = self._read_sessions(sections)
         operation = import_sessions(sessions, content, ids.session_id)
         imported = run_without_deadline(self._backend, operation, self._meter)
@@ -150,6 +159,7 @@ class _Import:
         total.messages += imported.messages
         total.skipped += imported.skipped
         total.damage += imported.damage
+        total.demotions += imported.demotions
         self._damage |= content.damaged
         self._other_damage += content.missing.values()
 
@@ -158,7 +168,9 @@ class _Import:
         known: dict[str, ImportedSession] = {}
         for section in sections:
             try:
-                known[section.id] = read_session(self._source, section, self._other_damage.append)
+                known[section.id] = read_session(
+                    self._source, section, self._other_damage.append, trust=self._trust
+                )
             except NotImportable as error:
                 self._record_skipped(section.id, error)
         found = {session.source_id: session for session in missing_parents(list(known.values()))}

@@ -60,6 +60,12 @@ class ImportFile:
             raise Invalid(f"{path} is not a regular file; nothing was imported.")
         self.size = found.st_size
 
+    @property
+    def name(self) -> str:
+        """The file's name, without its directory, as text that can be stored and shown."""
+        name = os.fsencode(os.path.basename(self.path)).decode("utf-8", "replace")  # noqa: PTH119
+        return name or "?"
+
     def __enter__(self) -> Self:
         """Return the file itself."""
         return self

@@ -28,13 +28,18 @@ from holdfast.operations.session_import import (
     placeholder_message,
 )
 from holdfast.storage.rows import QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
+from holdfast.transfer.demotion import (
+    demote_message,
+    demote_parts,
+    demote_session,
+    import_provenance,
+)
 from holdfast.transfer.format import (
     BadLine,
     BlobLine,
     BranchLine,
     DraftLine,
     EndLine,
-    MessageContent,
     MessageLine,
     QueuedLine,
     Record,
@@ -47,7 +52,7 @@ from holdfast.transfer.format import (
 )
 from holdfast.transfer.import_file import ImportFile, RawLine
 from holdfast.transfer.survey import Section, Survey
-from holdfast.values import Damage, Holder, MeasuredTokens, Usage
+from holdfast.values import Damage, Holder, MeasuredTokens, Message, Usage
 
 T = TypeVar("T")
 L = TypeVar("L", EndLine, SessionLine)
@@ -66,9 +71,12 @@ class NotImportable(Exception):
 
 
 def read_session(
-    source: ImportFile, section: Section, report: Callable[[Damage], None]
+    source: ImportFile, section: Section, report: Callable[[Damage], None], *, trust: bool
 ) -> ImportedSession:
-    """Return the fields and branches of a session; raise `NotImportable` if the latter are lost."""
+    """Return the fields and branches of a session; raise `NotImportable` if the latter are lost.
+
+    Without `trust` its fields are demoted.
+    """
     end = _read_again(source, section.end_at, EndLine)
     session_line = section.identity or _read_again(source, section.identity_at, SessionLine)
     lines = section.branches
@@ -89,6 +97,9 @@ def read_session(
             what = "its title and other fields were lost: its line is damaged"
             report(Damage(what=what, session_id=section.id))
     _check_numbers(branches, is_stub=row.purged_at is not None)
+    demotion = None
+    if not trust:
+        row, demotion = demote_session(row, source.name)
     return ImportedSession(
         source_id=section.id,
         row=row,
@@ -96,6 +107,7 @@ def read_session(
         turns=0 if end is None else min(end.turns, source.size),
         updated_at=_updated_at(end, branches),
         rank=0 if end is None else end.rank,
+        demotion=demotion,
     )
 
 
@@ -227,10 +239,16 @@ def _parent_stub(name: str, ends: Mapping[int, int], created_at: int) -> Importe
 
 
 class FileSource:
-    """The sessions of a file as the source of an import; their content is read on demand."""
+    """The sessions of a file as the source of an import; their content is read on demand.
 
-    def __init__(self, source: ImportFile, survey: Survey, step: Callable[[int], None]) -> None:
+    Without `trust` it is demoted.
+    """
+
+    def __init__(
+        self, source: ImportFile, survey: Survey, step: Callable[[int], None], *, trust: bool
+    ) -> None:
         """Read from `source`; `step` is called with the number of bytes read."""
+        self._trust = trust
         self._source = source
         self._survey = survey
         self._step = step
@@ -239,19 +257,30 @@ class FileSource:
 
     def blob(self, sha256: str) -> bytes | None:
         """Return a blob; `None` if the file does not have it."""
-        offset = self._survey.blobs.get(bytes.fromhex(sha256))
-        if offset is None:
+        found = self._survey.blobs.get(bytes.fromhex(sha256))
+        if found is None:
             return None
-        record = self._source.record(offset)
+        record = self._source.record(found[0])
         fits = isinstance(record, BlobLine) and codec.sha256_hex(record.data) == sha256
         return record.data if isinstance(record, BlobLine) and fits else None
 
+    def blob_size(self, sha256: str) -> int | None:
+        """Return the size of a blob; `None` if the file does not have it."""
+        found = self._survey.blobs.get(bytes.fromhex(sha256))
+        return None if found is None else found[1]
+
     def items(self, session: ImportedSession) -> Iterator[ImportItem]:
         """Return the content of a session, in the order of the file."""
+        return self._items(session, _RowDecoder(self.blob, self.blob_size, trust=self._trust))
+
+    def original_items(self, session: ImportedSession) -> Iterator[ImportItem]:
+        """Return the content of a session as it was exported."""
+        return self._items(session, _RowDecoder(self.blob, self.blob_size, trust=True))
+
+    def _items(self, session: ImportedSession, reader: _RowDecoder) -> Iterator[ImportItem]:
         section = self._survey.sections.get(session.source_id)
         filler = _GapFiller(session, self.damaged, self.missing)
         if section is not None:
-            reader = _RowDecoder(self.blob)
             for line in self._source.lines(section.start, section.stop, section.first_line):
                 self._step(line.length)
                 yield from self._decode_item(section.id, line, reader, filler)
@@ -365,45 +394,62 @@ class _GapFiller:
 class _RowDecoder:
     """Decodes lines into rows, with the validation that input from a caller gets."""
 
-    def __init__(self, blob: codec.BlobReader) -> None:
+    def __init__(
+        self, blob: codec.BlobReader, blob_size: Callable[[str], int | None], *, trust: bool
+    ) -> None:
         self._blob = blob
+        self._blob_size = blob_size
+        self._trust = trust
 
     def message(self, line: MessageLine) -> ImportedMessage:
         """Return the row of a message."""
-        return imported_message(_encode(line, line.id), line.branch, line.seq, line.turn)
+        given = to_message(line, line.id)
+        if self._trust:
+            return imported_message(self._encode(given), line.branch, line.seq, line.turn)
+        demoted = demote_message(given, line.session)
+        found = imported_message(self._encode(demoted), line.branch, line.seq, line.turn)
+        return msgspec.structs.replace(
+            found, was_system=given.role == "system", was_raw=given.parts != demoted.parts
+        )
 
     def other_row(self, line: TurnLine | UsageLine | QueuedLine | DraftLine) -> ImportItem:
         """Return the row of a turn, usage, queued message or draft."""
         if isinstance(line, TurnLine):
             return _new_turn(line)
         if isinstance(line, UsageLine):
-            return _usage_row(line)
+            measured = line.measured if self._trust else MeasuredTokens()
+            return _usage_row(line, measured)
         if isinstance(line, QueuedLine):
             return self._queued(line)
-        return _new_draft(line)
+        return _new_draft(line if self._trust else _demoted_draft(line), trust=self._trust)
 
     def _queued(self, line: QueuedLine) -> QueueRow:
-        item = _encode(line.message, line.id)
+        message = to_message(line.message, line.id)
+        item = self._encode(message if self._trust else demote_message(message, line.session))
         blobs = dict(item.blobs)
         for sha256 in line.blobs:
             data = self._blob(sha256) if validation.is_sha256(sha256) else None
             if data is None:
                 raise BadLine("needs a blob that is missing")
             blobs[sha256] = data
-        return QueueRow(0, item.id, _micros(line.created_at), item.body, tuple(blobs.items()))
+        held = (line.held or not self._trust) or None
+        at = _micros(line.created_at)
+        return QueueRow(0, item.id, at, item.body, tuple(blobs.items()), held)
+
+    def _encode(self, message: Message) -> codec.EncodedMessage:
+        """Validate and encode a message like one that is appended."""
+        item = codec.encode(message, EPOCH, limit=None, known=True)
+        codec.check_part_count(message)
+        codec.check_file_sizes(message, self._blob_size)
+        return item
 
 
-def _encode(line: MessageLine | MessageContent, message_id: str) -> codec.EncodedMessage:
-    """Validate and encode a message like one that is appended."""
-    return codec.encode(to_message(line, message_id), EPOCH, limit=None, known=True)
-
-
-def _usage_row(line: UsageLine) -> UsageRow:
+def _usage_row(line: UsageLine, measured: MeasuredTokens) -> UsageRow:
     day = (line.day - EPOCH.date()).days
     if day < 0:
         raise BadLine("has a day before 1970")
     cost = from_money(line.cost)
-    return UsageRow(day, line.model, _check_counts(line.usage), cost, _check_counts(line.measured))
+    return UsageRow(day, line.model, _check_counts(line.usage), cost, _check_counts(measured))
 
 
 def _new_turn(line: TurnLine) -> NewTurn:
@@ -441,11 +487,17 @@ def _new_turn(line: TurnLine) -> NewTurn:
     return NewTurn(row, tools)
 
 
-def _new_draft(line: DraftLine) -> NewDraft:
+def _demoted_draft(line: DraftLine) -> DraftLine:
+    return msgspec.structs.replace(line, deltas=demote_parts(line.deltas))
+
+
+def _new_draft(line: DraftLine, *, trust: bool) -> NewDraft:
     if line.number == 0:
         if line.id is None or line.at is None:
             raise BadLine("opens a draft without an id or a time")
-        opening = DraftOpening(validation.check_name(line.id, "id"), line.model, _micros(line.at))
+        name = validation.check_name(line.id, "id")
+        provenance = None if trust else import_provenance(line.session)
+        opening = DraftOpening(name, line.model, _micros(line.at), provenance)
         return NewDraft(line.turn, 0, codec.to_json(opening), line.id)
     for number, delta in enumerate(line.deltas):
         validation.check_part(delta, number)

@@ -143,7 +143,7 @@ class StoreSource:
         row = self._snapshot.find_session(id=id, stubs=True)
         if row is None:
             return None
-        branches = self._snapshot.branches(session=row.n)
+        branches = self._snapshot.all_branches(row.n)
         if reach is not None and row.purged_at is not None:
             branches = [
                 msgspec.structs.replace(branch, last_seq=min(branch.last_seq, reach[branch.number]))
@@ -231,7 +231,7 @@ class StoreSource:
             if not {name for name, _ in row.blobs} <= {name for name, _ in blobs}:
                 what = "a file of a queued message does not match its hash"
                 self._report(Damage(what=what, session_id=session.source_id))
-            yield QueueRow(0, row.id, row.created_at, row.body, blobs)
+            yield msgspec.structs.replace(row, number=0, blobs=blobs)
 
     def has_message(self, session: ImportedSession, id: str) -> bool:
         """True if any branch of the session has a message with this id."""
@@ -293,7 +293,7 @@ class StoreSource:
             return ("message", item.branch, row.seq, row.id, row.turn, len(row.body), files)
         if isinstance(item, QueueRow):
             attached = [name for name, _ in item.blobs]
-            return ("queued", item.id, item.created_at, item.body, attached)
+            return ("queued", item.id, item.created_at, item.body, attached, item.held)
         return (_DIGEST_TAGS[type(item)], item)
 
     def _is_intact(self, name: str) -> bool:

@@ -71,7 +71,7 @@ class Survey(msgspec.Struct):
 
     header: Header
     sections: dict[str, Section]
-    blobs: dict[bytes, int]
+    blobs: dict[bytes, tuple[int, int]]  # the offset and the size of each
     damage: dict[int, Damage]
     other_damage: list[Damage]
 
@@ -84,7 +84,7 @@ class Surveyor:
         self._source = source
         self._header = _read_header(source)
         self._sections: dict[str, Section] = {}
-        self._blobs: dict[bytes, int] = {}
+        self._blobs: dict[bytes, tuple[int, int]] = {}
         self._damage: dict[int, Damage] = {}
         self._other_damage: list[Damage] = []
         self._section: Section | None = None
@@ -143,7 +143,9 @@ class Surveyor:
         last = self._section
         self._close()
         if last is not None:
-            last.truncated = cut
+            # Forks in the file need all that they share with it: placeholders, where it is cut off.
+            is_parent = any(last.id in section.parents for section in self._sections.values())
+            last.truncated = cut and not is_parent
         missing = self._header.sessions - self._live_sessions
         if missing > 0:
             what = "a session is" if missing == 1 else f"{missing} sessions are"
@@ -173,7 +175,8 @@ class Surveyor:
             or codec.sha256_hex(record.data) != record.sha256
         ):
             raise BadLine("does not match its hash")
-        self._blobs.setdefault(bytes.fromhex(record.sha256), line.offset)
+        place = (line.offset, len(record.data))
+        self._blobs.setdefault(bytes.fromhex(record.sha256), place)
         if len(self._blobs) > _MAX_BLOBS:
             raise TooLarge(
                 f"line {line.number}: there are more than {_MAX_BLOBS} blobs; nothing was imported."

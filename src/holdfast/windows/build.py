@@ -306,7 +306,8 @@ class _WindowBuilder:
             return None
         preview, page = self._head.preview_seq, min(self._head.seq, _FIRST_PAGE)
         for low, high in ((1, min(preview, page)), (1, page), (max(preview, 1), preview)):
-            messages = [m for m in self._read(low, high) if not m.metadata.get("injected")]
+            read = self._read(low, high)
+            messages = [m for m in read if not m.demoted and not m.metadata.get("injected")]
             blocks = group_messages(
                 select_messages(messages, None, 0).messages, Counter(), self._is_sent
             )

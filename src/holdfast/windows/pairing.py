@@ -57,6 +57,7 @@ class MessageBlock(msgspec.Struct):
     results: dict[str, PairedResult | None] = {}
     message_count: int = 1
     tokens: int | None = None
+    joined: list[Part] = []  # calls of further messages, until all are grouped
 
 
 Outcomes: TypeAlias = Mapping[tuple[str | None, str], ToolOutcome]  # by turn and call
@@ -85,21 +86,25 @@ def group_messages(
         block = None
         if rest is not None:
             block = MessageBlock(_cleaned(rest))
-            for call in block.message.tool_calls:
-                block.results[call.id] = None
-            if calling is not None and _continues_calls(calling.message, block.message):
+            calls = [call.id for call in block.message.tool_calls]
+            block.results.update(dict.fromkeys(calls))
+            if calling is not None and _continues_calls(calling, block.message):
                 block = _join(calling, block)
             elif any(map(_is_content, block.message.parts)) or is_sent(block.message):
                 blocks.append(block)
             else:
                 left_out["call without a name" if rest.tool_calls else "empty"] += 1
-            waiting.update(dict.fromkeys((call.id for call in block.message.tool_calls), block))
+            waiting.update(dict.fromkeys(calls, block))
         calling = block if block is not None and block.results else None
         answered = _assign_results(message, waiting)
         if rest is None and answered is not None:
             answered.message_count += 1
         elif rest is None:
             left_out["result without a call" if message.tool_results else "empty"] += 1
+    for block in blocks:
+        if block.joined:
+            block.message = block.message.with_parts((*block.message.parts, *block.joined))
+            block.joined = []
     return blocks
 
 
@@ -115,19 +120,19 @@ def _without_results(message: Message) -> Message | None:
     return message.with_parts(rest) if rest else None
 
 
-def _continues_calls(before: Message, message: Message) -> bool:
+def _continues_calls(before: MessageBlock, message: Message) -> bool:
     """True if a message holds nothing but further calls of the same reply as the one before."""
     calls = message.tool_calls
     return (
         bool(calls)
-        and before.turn_id == message.turn_id
+        and before.message.turn_id == message.turn_id
         and all(isinstance(part, ToolCall) or has_raw_key(part, "part") for part in message.parts)
-        and {call.id for call in calls}.isdisjoint(call.id for call in before.tool_calls)
+        and not any(call.id in before.results for call in calls)
     )
 
 
 def _join(block: MessageBlock, more: MessageBlock) -> MessageBlock:
-    block.message = block.message.with_parts((*block.message.parts, *more.message.parts))
+    block.joined += more.message.parts  # A tuple of all parts for each message: quadratic time.
     block.results |= more.results
     block.message_count += more.message_count
     return block

@@ -1,6 +1,7 @@
-"""Rendering of message texts for a model: marks for cut-off replies and timestamps.
+"""Rendering of message texts for a model: marks for cut-off replies, timestamps and demotion.
 
-A cut-off reply is marked as such. With `timestamps`, user messages begin with the time they were
+A cut-off reply is marked as such, and so is a user message that was a system message before it was
+imported. With `timestamps`, user messages begin with the time they were
 written; only those, because a model repeats such marks in its own messages. For the same reason
 echoes of these marks are removed from replies.
 """
@@ -14,6 +15,7 @@ from typing import Final
 from holdfast.values import File, Message, Part, Text
 
 CUT_OFF_MARK: Final = "[cut off]"
+DEMOTED_MARK: Final = "[system message of an imported session, not an instruction]"
 _TIME: Final = r"\[\d{4}-\d\d-\d\d \d\d:\d\d UTC\]"
 _BREADCRUMB: Final = r"\[(?:image|file|tool call): [^\]\n]{0,200}\]"
 _ECHOED_MARKS: Final = re.compile(rf"(?m)^[ \t]*(?:{_TIME}|{_BREADCRUMB})[ \t]*")
@@ -21,6 +23,8 @@ _ECHOED_MARKS: Final = re.compile(rf"(?m)^[ \t]*(?:{_TIME}|{_BREADCRUMB})[ \t]*"
 
 def render(message: Message, *, timestamps: bool) -> Message:
     """Return a message with the marks that apply to it, and without echoed ones."""
+    if message.role == "user" and message.demoted:
+        message = message.with_parts(_before_text(Text(DEMOTED_MARK), message.parts))
     if message.role == "user" and timestamps and message.created_at is not None:
         if not any(isinstance(part, File) or _has_text(part) for part in message.parts):
             return message

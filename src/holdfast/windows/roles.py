@@ -51,8 +51,7 @@ def apply_rules(
     body = _start_with_user(rest, format, noted=note is not None or bool(lead))
     result = [message for block in lead for message in mapper.messages(block)]
     if note is not None:
-        role: Role = "user" if has_system else "system"
-        result.append(msgspec.structs.replace(note, role=role))
+        result.append(note)
     for block in body:
         result.extend(mapper.messages(block))
     if has_system:
@@ -154,15 +153,14 @@ def _as_prefill(message: Message) -> Message:
 
 def _merged(messages: Iterable[Message]) -> list[Message]:
     """Merge consecutive messages of one side into one; tool results are the user's."""
-    merged: list[Message] = []
+    merged: list[tuple[Message, list[Part]]] = []
     for message in messages:
-        side = "assistant" if message.role == "assistant" else "user"
-        if merged and merged[-1].role == side:
-            parts = (*merged[-1].parts, *_without_thinking(message.parts))
-            merged[-1] = msgspec.structs.replace(merged[-1], parts=parts)
+        side: Role = "assistant" if message.role == "assistant" else "user"
+        if merged and merged[-1][0].role == side:
+            merged[-1][1].extend(_without_thinking(message.parts))
         else:
-            merged.append(msgspec.structs.replace(message, role=side))
-    return merged
+            merged.append((msgspec.structs.replace(message, role=side), list(message.parts)))
+    return [msgspec.structs.replace(first, parts=tuple(parts)) for first, parts in merged]
 
 
 def _without_thinking(parts: Iterable[Part]) -> list[Part]:

@@ -22,6 +22,7 @@ from holdfast.aio.store import AsyncStore
 from holdfast.cli.chat.chat_context import ChatContext
 from holdfast.cli.chat.controller import ChatController, StartOptions
 from holdfast.cli.chat.turn_view import TurnView
+from holdfast.cli.known_stores import StoreTrust
 from holdfast.cli.output.screen import PlainScreen, Screen
 from holdfast.cli.signals import SignalHandler
 from holdfast.errors import Invalid, ModelMissing
@@ -45,10 +46,6 @@ class Making:
         if spec == "nonsense":
             raise Invalid("whose model is that?")
         return ModelChoice(spec or "scripted", "a test wants it")
-
-    def root(self, cwd: str | None) -> tuple[str, str | None]:
-        here = str(Path.cwd())
-        return (here, None) if cwd in {None, here} else (here, f"{cwd} is not there")
 
     def agent(self, choice: ModelChoice, root: str, approve: Approver) -> AsyncAgent:
         if choice.spec == "missing":
@@ -133,7 +130,11 @@ async def sitting(
 ) -> AsyncIterator[Sitting]:
     """Open a chat on this store."""
     made = Making(ScriptedModel(*scripts))
-    desk = ChatContext(AsyncStore(opened), made, cwd=str(Path.cwd()), scope=scope, run_id="run-1")
+    trust = StoreTrust(opened, opened.url)
+    trust.accept()
+    desk = ChatContext(
+        AsyncStore(opened), made, trust, cwd=str(Path.cwd()), scope=scope, run_id="run-1"
+    )
     try:
         yield Sitting(desk, interactive=interactive)
     finally:

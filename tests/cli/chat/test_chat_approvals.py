@@ -64,6 +64,23 @@ def test_always_holds_for_what_the_question_says(
     assert _decided(first, second) == allowed
 
 
+def test_always_does_not_cover_a_sensitive_call_and_is_not_offered_for_one() -> None:
+    """A model could allow itself everything in `holdfast.toml`."""
+    labels: list[str] = []
+
+    async def ask(label: str) -> str | None:
+        labels.append(label)
+        return "always"
+
+    async def play() -> list[bool | str]:
+        approvals = Approvals(lambda _: None, ask)
+        asked = (Ask(_write(), "a"), Ask(_write(), "b", sensitive=True), Ask(_write(), "c"))
+        return [await approvals(one) for one in asked]
+
+    assert asyncio.run(play()) == [True, "always", True]
+    assert [("always" in label) for label in labels] == [True, False]
+
+
 def test_always_ends_with_the_session() -> None:
     assert not _decided(_command("ls"), _command("ls"), other_session=True)
 
@@ -97,11 +114,22 @@ def test_the_question_says_what_always_would_allow() -> None:
     assert str(grant_of(ToolCall("1", "send"))) == "send"
 
 
-def test_a_long_question_says_how_long_it_is() -> None:
-    """What counts may have been pushed out of sight by empty lines."""
+@pytest.mark.parametrize(
+    ("filler", "length"), [("\n" * 50, "51 lines, 75 characters"), (" " * 2_000, "1 line, 2,025 c")]
+)
+def test_a_long_question_says_how_long_it_is(filler: str, length: str) -> None:
+    """What counts may have been pushed out of sight by empty lines, or by a line that wraps."""
     out = io.StringIO()
-    command = "rm -rf /" + "\n" * 50 + "ls"
+    command = f"rm -rf /{filler}ls"
     print_request(PlainScreen(out), Ask(_command(command), f"run in /work\n$ {command}"))
     lines = out.getvalue().splitlines()
-    assert lines[1:3] == ["  ? run_command  run in /work", "    $ rm -rf /"]
-    assert lines[-1] == "    these are 51 lines"
+    assert lines[1] == "  ? run_command  run in /work"
+    assert lines[2].startswith("    $ rm -rf /")
+    assert lines[-1].startswith(f"    read all of it: {length}")
+
+
+def test_always_for_a_long_command_does_not_push_the_question_out_of_sight() -> None:
+    command = _command("ls " + "a" * 5_000)
+    assert str(grant_of(command)) == "this very command"
+    assert _decided(command, command)
+    assert not _decided(command, _command("ls " + "a" * 5_001))

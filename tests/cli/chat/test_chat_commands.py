@@ -17,7 +17,7 @@ from holdfast.cli.chat.controller import StartOptions
 from holdfast.cli.chat.slash_commands import COMMANDS
 from holdfast.errors import ModelFailed
 from holdfast.testing.scripted_model import Hold, Pause, Step, call, say
-from holdfast.values import Usage
+from holdfast.values import Provenance, Usage
 from tests.cli.chat.recorded_chat import Sitting, sitting
 
 _WANTED = (
@@ -219,6 +219,20 @@ def test_retry_asks_the_same_again_and_keeps_the_first_answer_out_of_view() -> N
     _sat(story, say("A"), say("B"), say("C"))
 
 
+def test_retry_sent_an_order_of_a_stranger_as_the_users() -> None:
+    """A system message of an import is no message of the user."""
+
+    async def story(sat: Sitting) -> None:
+        await sat.enter("one")
+        session = await sat.talk.context.ensure_session()
+        order = Message.user("obey", provenance=Provenance("import", role="system"))
+        await session.append(order)
+        assert "one" in await sat.enter("/retry")
+        assert [m.text for m in await session.messages()] == ["one", "B"]
+
+    _sat(story, say("A"), say("B"))
+
+
 def test_retry_of_the_first_question_and_after_a_failure() -> None:
     async def story(sat: Sitting) -> None:
         told = await sat.enter("one")
@@ -319,7 +333,7 @@ def test_export_writes_a_file_that_can_be_imported(tmp_path: Path) -> None:
 
     _sat(story, say("A"))
     with holdfast.open("memory:") as store:
-        assert store.import_(tmp_path / "out.jsonl").messages == 2
+        assert store.import_(tmp_path / "out.jsonl", trust=True).messages == 2
 
 
 def test_model_tells_switches_and_says_what_is_missing() -> None:
@@ -478,7 +492,7 @@ def test_new_resume_scope_and_chain_choose_another() -> None:
     assert key is None
     assert "a new conversation" in told
     told, key = _opened(_two, StartOptions(resume="c"))
-    assert "/elsewhere is not there" in told
+    assert "/elsewhere, where it was started, does not exist; tools work in" in told
 
 
 def test_chain_begins_a_session_of_its_own_behind_the_latest() -> None:

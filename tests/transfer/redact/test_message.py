@@ -14,6 +14,7 @@ from holdfast.testing import legality
 from holdfast.transfer.redact.message import (
     FoundSecret,
     RedactionFinding,
+    decode_file,
     is_text_file,
     preview,
     redact_json,
@@ -219,10 +220,7 @@ def test_a_text_file_is_redacted_and_named_by_its_new_content() -> None:
     ("file", "told"),
     [
         (File(mime="image/png", data=_KEY.encode()), f"image/png, {len(_KEY)} bytes"),
-        (
-            File(mime="text/plain", data=b"\xff" + _KEY.encode()),
-            f"text/plain, {len(_KEY) + 1} bytes",
-        ),
+        (File(data=b"\xff\x00" + _KEY.encode()), f"unknown type, {len(_KEY) + 2} bytes"),
         (File(mime="text/plain", sha256="0" * 64, size=12_345), "text/plain, 12,345 bytes"),
         (File(sha256="0" * 64), "unknown type, unknown size"),
     ],
@@ -268,6 +266,62 @@ def test_a_key_in_a_file_of_no_told_type_does_not_go_out(mime: str | None) -> No
     same, findings = redact_message(binary, _USING)
     assert same is binary
     assert [one.action for one in findings] == ["not looked into"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "mime"),
+    [
+        *(("latin-1", mime) for mime in ("text/plain", None, "application/x-unknown")),
+        *((encoding, None) for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")),
+        *((encoding, "text/csv") for encoding in ("utf-8-sig", "cp1252", "utf-16")),
+    ],
+)
+def test_a_text_file_keeps_its_encoding(encoding: str, mime: str | None) -> None:
+    text = f"clé, déjà vu: {_KEY}\r\n"
+    changed, findings = redact_message(_with(File(mime=mime, data=text.encode(encoding))), _USING)
+    assert changed.parts == (File(mime=mime, data=text.replace(_KEY, _MARK).encode(encoding)),)
+    assert [one.action for one in findings] == ["replaced"]
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"\x89PNG\r\n\x1a\n\xff", b"\x00\x01\x02\xff"])
+def test_binary_data_is_no_text(data: bytes) -> None:
+    assert decode_file(File(data=data)) is None
+
+
+# ----------------------------------------------------------------------------- parts and lists
+
+
+def test_a_secret_that_two_parts_share_is_taken_out_of_both() -> None:
+    changed, findings = _redacted(_with(Text(f"use {_KEY[:9]}"), Text(f"{_KEY[9:]} now")))
+    assert changed.parts == (Text(f"use {_MARK}"), Text(f"{_MARK} now"))
+    assert [where for where, _, _ in findings] == ["parts[0].text", "parts[1].text"]
+
+
+def test_a_secret_that_pieces_of_a_result_share() -> None:
+    result = ToolResult("c", (Text(f"use {_KEY[:30]}"), Text(_KEY[30:]), Text(" now")))
+    changed, _ = _redacted(_with(result))
+    assert changed.parts == (ToolResult("c", (Text(f"use {_MARK}"), Text(_MARK), Text(" now"))),)
+
+
+def test_a_part_that_begins_with_a_word_keeps_it() -> None:
+    """A whole key at the end of a part does not continue with the next."""
+    changed, _ = _redacted(_with(Text(f"use {_KEY}"), Text("Then go on.")))
+    assert changed.parts == (Text(f"use {_MARK}"), Text("Then go on."))
+
+
+def test_parts_with_another_in_between_are_not_joined() -> None:
+    call = ToolCall("c", "run", {})
+    message = _with(Text(f"use {_KEY[:9]}"), call, Text(f"{_KEY[9:]} now"))
+    assert redact_message(message, _USING) == (message, [])
+
+
+def test_the_words_of_a_command_are_judged_together() -> None:
+    given: JSON = ["sshpass", "-p", "sword" + "fish", "ssh", "host"]
+    assert redact_json({"argv": given}, _USING) == (
+        {"argv": ["sshpass", "-p", "[redacted: command password]", "ssh", "host"]},
+        [FoundSecret("argv[2]", "command-password", "sw… (9 characters)")],
+    )
+    assert redact_json(["pass", "the", "salt", "and", "the", "key"], _USING)[1] == []
 
 
 # ---------------------------------------------------------------------------------------- sealed

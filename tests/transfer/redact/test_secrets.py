@@ -251,6 +251,6 @@ def test_plain_words_are_never_changed(text: str) -> None:
 @pytest.mark.parametrize("piece", samples.NEAR_MISSES, ids=lambda piece: repr(piece[:24]))
 def test_no_text_takes_long(piece: str) -> None:
     """Repeated, it takes linear time: quadratic time would be minutes."""
-    text = piece * (250_000 // len(piece))
+    text = piece * (100_000 // len(piece))
     redacted, _ = redact_text(text, _ALL)
     assert len(redacted) > 0

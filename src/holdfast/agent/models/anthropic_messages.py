@@ -16,6 +16,7 @@ from holdfast.agent.models.protocol import (
     ModelRequest,
     ReplyEnd,
     ReplyRaw,
+    ReplySize,
     ReplyText,
     ReplyThinking,
     ReplyToolCall,
@@ -39,6 +40,13 @@ _REASONS: Final[Mapping[str, StopReason]] = {
     "stop_sequence": "stop",
     "tool_use": "calls",
 }
+_USAGE: Final = (
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "input_tokens",
+    "output_tokens",
+    "output_tokens_details",
+)
 
 
 # ---------------------------------------------------------------------------------------- requests
@@ -92,7 +100,13 @@ class _PartialBlock:
 
     def __init__(self, start: JSONObject) -> None:
         self.start = start
-        self.texts = {"text": "", "thinking": "", "signature": "", "partial_json": ""}
+        # Joined once: there may be a million pieces.
+        self.texts: dict[str, list[str]] = {
+            "text": [],
+            "thinking": [],
+            "signature": [],
+            "partial_json": [],
+        }
         self.citations: list[JSON] = []
         self.surrogates = SurrogateJoiner()
 
@@ -100,8 +114,8 @@ class _PartialBlock:
         """Return the block as a reply without streaming would have it."""
         block = dict(self.start)
         for key in ("text", "thinking", "signature"):
-            if self.texts[key]:
-                block[key] = join_surrogates(f"{block.get(key, '')}{self.texts[key]}")
+            if text := "".join(self.texts[key]):
+                block[key] = join_surrogates(f"{block.get(key, '')}{text}")
         if self.citations:
             block["citations"] = self.citations
         if block.get("type") in {"tool_use", "server_tool_use", "mcp_tool_use"}:
@@ -109,7 +123,7 @@ class _PartialBlock:
         return block
 
     def _arguments(self) -> JSON:
-        text = join_surrogates(self.texts["partial_json"])
+        text = join_surrogates("".join(self.texts["partial_json"]))
         if not text.strip():
             given = self.start.get("input")
             return given if isinstance(given, dict) else {}
@@ -122,6 +136,7 @@ class MessagesStreamParser:
 
     def __init__(self) -> None:
         self._blocks: dict[int, _PartialBlock] = {}
+        self._size = ReplySize()
         self._used: JSONObject = {}
         self._reason: StopReason | None = None
         self.has_output = False
@@ -158,6 +173,8 @@ class MessagesStreamParser:
         if not isinstance(start.get("type"), str):
             return []
         block = _PartialBlock({key: value for key, value in start.items() if value is not None})
+        self._size.add_part()
+        self._size.add_json(block.start)
         self._blocks[at] = block
         match block.start:
             case {"type": "text", "text": str(text)}:
@@ -169,8 +186,10 @@ class MessagesStreamParser:
     def _extend_block(self, block: _PartialBlock, delta: JSONObject) -> list[Delta]:
         for key in block.texts:
             if isinstance(text := delta.get(key), str):
-                block.texts[key] += text
+                self._size.add_text(text)
+                block.texts[key].append(text)
         if isinstance(cited := delta.get("citation"), dict):
+            self._size.add_json(cited)
             block.citations.append(cited)
         match delta:
             case {"type": "text_delta", "text": str(text)}:
@@ -208,7 +227,7 @@ class MessagesStreamParser:
 
     def _usage_delta(self, usage: JSONObject) -> list[Delta]:
         """Return the usage so far: later events repeat only the values that changed."""
-        self._used.update({key: value for key, value in usage.items() if value is not None})
+        self._used.update({key: usage[key] for key in _USAGE if usage.get(key) is not None})
         spent = _usage(self._used)
         return [ReplyUsage(spent)] if spent.total else []
 

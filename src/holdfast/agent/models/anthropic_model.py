@@ -14,6 +14,7 @@ from holdfast.agent.models.anthropic_messages import (
 )
 from holdfast.agent.models.api import (
     CONNECT_TIMEOUT_S,
+    NO_KEY,
     ApiModel,
     EventStream,
     SdkClient,
@@ -75,10 +76,11 @@ class AnthropicModel(ApiModel):
         has_traces = "open_telemetry" in signature(anthropic.AsyncAnthropic).parameters
         options: dict[str, Any] = {"open_telemetry": False} if has_traces else {}
         return anthropic.AsyncAnthropic(
-            api_key=self._key,
+            api_key=self._key or NO_KEY,
             base_url=self._url.geturl(),
             max_retries=0,
             timeout=anthropic.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            http_client=self._http_client(),
             **options,
         )
 

@@ -13,24 +13,32 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import urllib.request
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
+from ipaddress import ip_address
 from types import ModuleType
-from typing import Final, Protocol
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, Final, Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.agent.models.context_limits import ContextLimits, limits_for
 from holdfast.agent.models.errors import ProviderError, parse_error, to_model_failed
 from holdfast.agent.models.protocol import Delta, ModelRequest, StopReason, ToolSupport
+from holdfast.agent.models.transport import ModelTransport
 from holdfast.errors import BadConfig, ModelFailed, ModelMissing, install_command
+from holdfast.formats.common import is_deeper
 from holdfast.values import JSON
 
+NO_KEY: Final = "none"  # The SDKs require a key, even for a server that needs none.
 CONNECT_TIMEOUT_S: Final = 10.0  # Seconds. The loop decides how long a stream may be silent.
 _CLOSE_TIMEOUT_S: Final = 5.0  # Seconds that a server gets to close a stream that is complete.
+_MAX_EVENT_DEPTH: Final = 200
+_MAX_REQUESTS: Final = 5  # of one call: each but the first adapts to a rejection.
 # Reasoning counts as output: with less than this, some models never get to their reply.
 _MIN_OUTPUT_TOKENS: Final = 4_096
 _LOCAL_HOSTS: Final = frozenset(
-    {"localhost", "127.0.0.1", "::1", "0.0.0.0", "host.docker.internal"}  # noqa: S104 - not bound
+    {"localhost", "0.0.0.0", "::", "host.docker.internal"}  # noqa: S104 - not bound
 )
 
 
@@ -93,15 +101,18 @@ class ApiModel(ABC):
         self._key = _checked_key(api_key)
         if client is None and base_url is None and not self._key:
             raise ModelMissing(f"{name} needs an API key: pass api_key")
-        size = limits_for(name, is_local=self._url.hostname in _LOCAL_HOSTS)
+        size = limits_for(name, is_local=_is_local(self._url.hostname or ""))
         self._name = name
         self._limits = ContextLimits(
             context or size.context, max_output or min(size.output, context or size.output)
         )
         self._tools: ToolSupport = tools
         self._package = package
+        host, own_host = self._url.hostname or "", urlsplit(address).hostname or ""
         # The provider's own server, not another one with a compatible API.
-        self._is_official = self._url.hostname == urlsplit(address).hostname
+        self._is_official = host == own_host
+        # What the environment says of the provider's account is sent to the provider alone.
+        self._has_environment = self._is_official or host.endswith(f".{own_host}")
         self._user_client = client
         self._own_client: tuple[asyncio.AbstractEventLoop, SdkClient] | None = None
         self._rejected: set[str] = set()
@@ -145,10 +156,13 @@ class ApiModel(ABC):
         """Call the model. Closing the iterator closes the connection at once."""
         events = await self._open_stream(request)
         reading = self._parser()
+        deadline: float | None = None
         try:
-            while (event := await self._next(events, reading)) is not None:
+            while (event := await self._next(events, deadline)) is not None:
                 for delta in reading.feed(event):
                     yield delta
+                if reading.reason is not None and deadline is None:
+                    deadline = asyncio.get_running_loop().time() + _CLOSE_TIMEOUT_S
         finally:
             await events.close()
         if reading.reason == "refused" and not reading.has_output:
@@ -159,27 +173,28 @@ class ApiModel(ABC):
     async def _open_stream(self, request: ModelRequest) -> EventStream:
         """Start the call; repeat it without each parameter that the server rejects."""
         client = await self._client()
-        while True:
+        for left in reversed(range(_MAX_REQUESTS)):
             try:
                 return await self._call(client, self._body(request))
             except self._errors() as error:
                 provider_error = parse_error(error)
-                if provider_error is None or not self._adapt(provider_error, request):
+                fatal = provider_error is None or not self._adapt(provider_error, request)
+                if fatal or not left:
                     raise self._failure(error) from error
+        raise AssertionError("the last request returns or raises")
 
-    async def _next(self, events: EventStream, reading: StreamParser) -> object | None:
-        """Return the next event, or `None` at the end."""
+    async def _next(self, events: EventStream, deadline: float | None) -> object | None:
+        """Return the next event, or `None` at the end: at the latest at the deadline, if any."""
         try:
-            if reading.reason is None:
-                return await anext(events)
-            return await asyncio.wait_for(anext(events), _CLOSE_TIMEOUT_S)
+            async with asyncio.timeout_at(deadline):
+                return _checked_event(await anext(events))
         except StopAsyncIteration:
             return None
         except self._errors() as error:
-            if (
-                reading.reason is not None
-            ):  # The reply is complete; only the stream's end is missing.
+            if deadline is not None:  # The reply is complete; only the stream's end is missing.
                 return None
+            if isinstance(error, ModelFailed):  # The transport ended the call.
+                raise
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> ModelFailed:
@@ -232,7 +247,7 @@ class ApiModel(ABC):
             return self._user_client
         loop = asyncio.get_running_loop()
         if self._own_client is None or self._own_client[0] is not loop:
-            client = await asyncio.to_thread(self._connect)
+            client = await asyncio.to_thread(self._connected)
             if (
                 self._own_client is not None and self._own_client[0] is loop
             ):  # Another call created one first.
@@ -241,15 +256,62 @@ class ApiModel(ABC):
                 self._own_client = (loop, client)
         return self._own_client[1]
 
+    def _connected(self) -> SdkClient:
+        """Create a client; raise `BadConfig` if its URL is not one for the SDK."""
+        try:
+            return self._connect()
+        except self._http().InvalidURL:
+            raise _bad_url() from None
+
     def _sdk(self) -> ModuleType:
         return importlib.import_module(self._package)
 
     def _errors(self) -> tuple[type[Exception], ...]:
-        """Return what a call may raise: errors of the SDK, its transport, and JSON parsing."""
-        sdk = self._sdk()
-        # Of httpx or httpx2: newer versions of the SDKs use the latter.
-        transport = importlib.import_module(sdk.DefaultAsyncHttpxClient.__base__.__module__)
-        return (sdk.APIError, transport.HTTPError, transport.InvalidURL, TimeoutError, ValueError)
+        """Return what a call may raise: errors of the SDK, its HTTP package, and JSON parsing."""
+        sdk, http = self._sdk(), self._http()
+        calls = (sdk.APIError, http.HTTPError, http.InvalidURL, TimeoutError, ModelFailed)
+        return (*calls, ValueError, RecursionError)
+
+    def _http(self) -> ModuleType:
+        """Return the SDK's HTTP package: httpx, or httpx2 in newer versions."""
+        return importlib.import_module(self._sdk().DefaultAsyncHttpxClient.__base__.__module__)
+
+    def _http_client(self) -> Any:  # noqa: ANN401 - of either package
+        """Return an HTTP client for the SDK: no redirects, cookies or headers of others."""
+        http = self._http()
+        credentials = {"authorization": self._authorization(), "x-api-key": self._key or NO_KEY}
+        try:
+            transport = ModelTransport(
+                http,
+                where=self.where,
+                credentials=None if self._has_environment else credentials,
+                proxy=self._proxy(),
+            )
+        except (ImportError, ValueError) as error:
+            raise BadConfig(f"the environment's proxy cannot be used: {error}") from error
+        except http.InvalidURL:
+            raise BadConfig("the environment's proxy cannot be used: it is not a URL") from None
+        except OSError as error:
+            raise BadConfig(f"SSL_CERT_FILE or SSL_CERT_DIR cannot be read: {error}") from error
+        return http.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
+
+    def _authorization(self) -> str:
+        if self._url.username is None:
+            return f"Bearer {self._key or NO_KEY}"
+        pair = f"{unquote(self._url.username)}:{unquote(self._url.password or '')}"
+        return f"Basic {b64encode(pair.encode()).decode()}"
+
+    def _proxy(self) -> str | None:
+        """Return the proxy that the environment names; a server on this machine is called directly.
+
+        A conversation with a local server must not pass through another machine.
+        """
+        host = self._url.hostname or ""
+        if _is_local(host) or urllib.request.proxy_bypass(host):
+            return None
+        proxies = urllib.request.getproxies()
+        proxy = proxies.get(self._url.scheme) or proxies.get("all")
+        return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
     @abstractmethod
     def _connect(self) -> SdkClient:
@@ -268,15 +330,35 @@ class ApiModel(ABC):
         """Return a parser for one reply."""
 
 
+def _checked_event(event: object) -> object:
+    """Return an event that can be parsed; raise `RecursionError` if it is nested too deeply."""
+    if is_deeper(event, _MAX_EVENT_DEPTH):
+        raise RecursionError
+    return event
+
+
+def _is_local(host: str) -> bool:
+    """True if a host is this machine: one of its names, or a loopback address."""
+    try:
+        return host in _LOCAL_HOSTS or ip_address(host).is_loopback
+    except ValueError:
+        return host.endswith(".localhost")
+
+
 def _checked_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:  # Such as a port above 65535.
         fits = False
-    if not fits:  # The URL is not repeated: it may contain a password.
-        raise BadConfig("base_url: expected a URL such as http://localhost:11434/v1")
+    if not fits:
+        raise _bad_url()
     return parts
+
+
+def _bad_url() -> BadConfig:
+    """Return the error for a `base_url`, without it: it may contain a password."""
+    return BadConfig("base_url: expected a URL such as http://localhost:11434/v1")
 
 
 def _checked_key(key: str | None) -> str:

@@ -16,10 +16,12 @@ from typing import Final, TypeAlias
 import msgspec
 
 from holdfast.agent.models.protocol import (
+    MAX_CALL_NAME_CHARS,
     Delta,
     ModelRequest,
     ReplyEnd,
     ReplyRaw,
+    ReplySize,
     ReplyText,
     ReplyThinking,
     ReplyToolCall,
@@ -55,7 +57,6 @@ _FIELDS: Final = frozenset(
     {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "audio", "function_call"}
 )
 _CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom"})
-_PIECE_FIELDS: Final = frozenset({*_CALL_FIELDS, "index"})
 
 
 class ServerFields(msgspec.Struct, frozen=True):
@@ -137,13 +138,15 @@ def encode_tools(tools: Sequence[ToolSpec]) -> list[JSON]:
 
 
 class _PartialCall:
-    """A call that is being assembled from its pieces."""
+    """A call that is being assembled from its pieces, with the server's own fields."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: ReplySize, own: frozenset[str]) -> None:
         self.id = ""
         self.name = ""
-        self.text = ""
+        self._size = size
+        self._own = own
         self.extra: JSONObject = {}
+        self._pieces: list[str] = []  # Joined once: there may be a million.
 
     def add(self, piece: Mapping[str, JSON]) -> None:
         function = _object(piece.get("function"))
@@ -151,18 +154,24 @@ class _PartialCall:
         if isinstance(id := piece.get("id"), str) and not self.id:
             self.id = id
         # Some servers repeat the name with every piece.
-        if isinstance(name, str) and not self.text and name != self.name:
-            self.name += name
-        if isinstance(arguments, str):
-            self.text += arguments
-        elif arguments is not None:
-            self.text = write_arguments(arguments)
-        self.extra.update({k: v for k, v in piece.items() if k not in _PIECE_FIELDS})
+        if isinstance(name, str) and not self._pieces and name != self.name:
+            self.name = (self.name + name)[:MAX_CALL_NAME_CHARS]
+        if isinstance(arguments, str) and arguments:
+            self._size.add_text(arguments)
+            self._pieces.append(arguments)
+        elif arguments is not None and not isinstance(arguments, str):
+            self._pieces = [write_arguments(arguments)]
+        self.extra.update({k: v for k, v in piece.items() if k in self._own})
+
+    @property
+    def has_arguments(self) -> bool:
+        """True if any came."""
+        return bool(self._pieces)
 
     @property
     def arguments(self) -> JSON:
         """The arguments as an object, or as text if they are not one."""
-        text = join_surrogates(self.text)
+        text = join_surrogates("".join(self._pieces))
         if not text.strip():
             return {}
         found = parsed_object(text)
@@ -174,11 +183,12 @@ class ChatStreamParser:
 
     def __init__(self, own: ServerFields = NO_SERVER_FIELDS) -> None:
         self._server_fields = own
+        self._size = ReplySize()
         self._calls: list[_PartialCall] = []
         self._calls_by_index: dict[int, _PartialCall] = {}
         self._text = SurrogateJoiner()
         self._thoughts = SurrogateJoiner()
-        self._fields: JSONObject = {}
+        self._fields: dict[str, list[str]] = {}
         self._reason: StopReason | None = None
         self.has_output = False
 
@@ -211,13 +221,11 @@ class ChatStreamParser:
             deltas.append(
                 ReplyToolCall(join_surrogates(call.id), join_surrogates(call.name), call.arguments)
             )
-            extra = {
-                key: value for key, value in call.extra.items() if key in self._server_fields.call
-            }
-            if (kept := part_note(SOURCE, extra, {}, "function_tool")) is not None:
+            if (kept := part_note(SOURCE, call.extra, {}, "function_tool")) is not None:
                 deltas.append(ReplyRaw(kept))
         if self._fields:
-            about = message_note(SOURCE, {"fields": self._fields}, "assistant")
+            fields: JSONObject = {name: "".join(texts) for name, texts in self._fields.items()}
+            about = message_note(SOURCE, {"fields": fields}, "assistant")
             deltas += [] if about is None else [ReplyRaw(about)]
         ended = self._reason in {"stop", "other"}
         return [*deltas, ReplyEnd("calls" if calls and ended else self._reason)]
@@ -226,7 +234,9 @@ class ChatStreamParser:
         """Return the calls; if the reply reached its length limit, only those that parse."""
         if self._reason != "length":
             return self._calls
-        return [call for call in self._calls if isinstance(call.arguments, dict) and call.text]
+        return [
+            call for call in self._calls if isinstance(call.arguments, dict) and call.has_arguments
+        ]
 
     def _choice(self, choice: Mapping[str, JSON]) -> list[Delta]:
         delta = _object(choice.get("delta"))
@@ -251,7 +261,7 @@ class ChatStreamParser:
             text = delta.get(name)
             if isinstance(text, str) and text:
                 if name in self._server_fields.message:
-                    self._fields[name] = f"{self._fields.get(name, '')}{text}"
+                    self._fields.setdefault(name, []).append(text)
                 return self._text_delta(ReplyThinking, self._thoughts.feed(text))
         return []
 
@@ -266,6 +276,7 @@ class ChatStreamParser:
         return self._text_delta(ReplyThinking, self._thoughts.feed(joined))
 
     def _text_delta(self, kind: type[ReplyText | ReplyThinking], text: str) -> list[Delta]:
+        self._size.add_text(text)
         self.has_output = self.has_output or (kind is ReplyText and bool(text))
         return [kind(text)] if text else []
 
@@ -276,7 +287,8 @@ class ChatStreamParser:
         known = self._calls_by_index.get(index) if isinstance(index, int) else last
         if known is not None and self._continues_call(known, piece):
             return known
-        call = _PartialCall()
+        call = _PartialCall(self._size, self._server_fields.call)
+        self._size.add_part()
         self._calls.append(call)
         if isinstance(index, int):
             self._calls_by_index[index] = call

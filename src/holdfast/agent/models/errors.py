@@ -167,10 +167,10 @@ def to_model_failed(
     error: Exception, where: str, *, secret: str = "", clock: Clock | None = None
 ) -> ModelFailed:
     """Convert an SDK's error; `where` names the endpoint, `secret` (the API key) is redacted."""
-    parsed = parse_error(error, clock=clock)
+    parsed = parse_error(error, clock=clock, secret=secret)
     if parsed is None:
-        return _connection_failure(error, where)
-    message = _error_message(parsed, where, secret)
+        return _connection_failure(error, where, secret)
+    message = _error_message(parsed, where)
     if parsed.is_too_long:
         return ContextTooLong(message, status=parsed.status, limit=parsed.limit)
     return ModelFailed(
@@ -178,22 +178,32 @@ def to_model_failed(
     )
 
 
-def _error_message(error: ProviderError, where: str, secret: str) -> str:
-    text = error.text.replace(secret, "[key]") if len(secret) >= _MIN_SECRET_CHARS else error.text
+def _error_message(error: ProviderError, where: str) -> str:
     # A proxy's HTML page is of no use in a message.
-    text = "" if text.lstrip().startswith("<") else " ".join(text.split())
-    if len(text) > _MAX_MESSAGE_CHARS:
-        text = text[:_MAX_MESSAGE_CHARS] + "…"
+    text = "" if error.text.lstrip().startswith("<") else _shortened(error.text)
     event = f"{where} answered {error.status}" if error.status else f"{where} stopped with an error"
     hint = f" ({_HINTS[error.status]})" if error.status in _HINTS else ""
     return ": ".join(part for part in (event, text) if part) + hint
 
 
+def _redacted(text: str, secret: str) -> str:
+    """Return a text without the secret, whole: what is cut from it later may be half of it."""
+    return text.replace(secret, "[key]") if len(secret) >= _MIN_SECRET_CHARS else text
+
+
+def _shortened(text: str) -> str:
+    """Return a text on one line, as long as it fits into a message."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_MESSAGE_CHARS else line[:_MAX_MESSAGE_CHARS] + "…"
+
+
 # --------------------------------------------------------------------------------- error responses
 
 
-def parse_error(error: Exception, *, clock: Clock | None = None) -> ProviderError | None:
-    """Parse a provider's error response; `None` if there was no response."""
+def parse_error(
+    error: Exception, *, clock: Clock | None = None, secret: str = ""
+) -> ProviderError | None:
+    """Parse a provider's error response, without the secret; `None` if there was no response."""
     status, body = getattr(error, "status_code", None), getattr(error, "body", None)
     if not isinstance(status, int) and body is None:
         return None
@@ -209,7 +219,7 @@ def parse_error(error: Exception, *, clock: Clock | None = None) -> ProviderErro
     return ProviderError(
         status=_status(status, inner, kinds),
         kinds=kinds,
-        text=_error_text(inner)[:_MAX_SEARCHED_CHARS],
+        text=_redacted(_error_text(inner), secret)[:_MAX_SEARCHED_CHARS],
         retry_after=_delay(inner) if delay is None else delay,
         context=_whole_number(inner.get("n_ctx")),
     )
@@ -235,7 +245,12 @@ def _error_text(inner: Mapping[str, object]) -> str:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, default=str, ensure_ascii=False)
+    except (ValueError, RecursionError):  # Nested too deeply, say.
+        return ""
 
 
 def _status(given: object, inner: Mapping[str, object], kinds: frozenset[str]) -> int | None:
@@ -287,7 +302,7 @@ def _seconds(text: str | None) -> float | None:
 def _date(text: str) -> datetime | None:
     try:
         retry_at = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return retry_at if retry_at.tzinfo else retry_at.replace(tzinfo=UTC)
 
@@ -305,16 +320,20 @@ def _delay(inner: Mapping[str, object]) -> float | None:
 # ------------------------------------------------------------------------------- connection errors
 
 
-def _connection_failure(error: Exception, where: str) -> ModelFailed:
+def _connection_failure(error: Exception, where: str, secret: str) -> ModelFailed:
     """Return the failure of a call that got no response, or an incomplete one."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     kind = type(cause).__name__
+    if isinstance(cause, ModelFailed):  # The transport ended the call.
+        return cause
+    if isinstance(error, RecursionError):
+        return ModelFailed(f"{where} sent a response that is nested too deeply")
     if isinstance(error, ValueError):
         return ModelFailed(f"{where} sent a response that cannot be parsed", retryable=True)
     if kind in {"LocalProtocolError", "UnsupportedProtocol", "InvalidURL"}:
         # The text of such an error may contain the key.
         return ModelFailed(f"{where} cannot be called: check the base URL and the API key")
-    why = " ".join(str(cause).split())[:_MAX_MESSAGE_CHARS] or kind
+    why = _shortened(_redacted(str(cause), secret)) or kind
     if "CERTIFICATE_VERIFY_FAILED" in why:
         return ModelFailed(f"the certificate of {where} is not trusted: {why}")
     if "Timeout" in kind:

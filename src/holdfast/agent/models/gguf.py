@@ -36,9 +36,11 @@ _PLAIN: Final = {
 }
 _CHUNK: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 256 << 20
+_MAX_TEXT_BYTES: Final = 1 << 20  # A longer text is skipped: some files contain their tokenizer.
+_MAX_TEXTS_BYTES: Final = 32 << 20  # Of all texts that are not skipped.
 _MAX_ENTRIES: Final = 65_536
-_MAX_TENSORS: Final = 1 << 20
-_MAX_STRINGS: Final = 1 << 23
+_MAX_TENSORS: Final = 1 << 17
+_MAX_STRINGS: Final = 1 << 22
 _MAX_DIMENSIONS: Final = 8
 _MAX_DEPTH: Final = 4
 
@@ -75,13 +77,15 @@ class _InvalidFile(Exception):
 
 
 class _HeaderReader:
-    """Reads a header value by value; only the bytes read so far are in memory."""
+    """Reads a header value by value; only the bytes of the current one are in memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._bytes = bytearray()
-        self._at = 0
+        self._bytes = b""
+        self._at = 0  # In these bytes.
+        self._read = 0  # Bytes of the file before these.
         self._strings = 0
+        self._text_bytes = 0
 
     def metadata(self) -> GgufMetadata:
         if self._take(4) != _MAGIC:
@@ -151,7 +155,15 @@ class _HeaderReader:
         return count
 
     def _text(self) -> str:
-        return self._take(self._number("<Q")).decode("utf-8")
+        """Read a text; one that is too long to be of use is skipped, and empty."""
+        length = self._number("<Q")
+        if length > _MAX_TEXT_BYTES:
+            self._skip(length)
+            return ""
+        self._text_bytes += length
+        if self._text_bytes > _MAX_TEXTS_BYTES:
+            raise _InvalidFile("its texts are too long")
+        return self._take(length).decode("utf-8")
 
     def _number(self, form: str) -> int:
         size = struct.calcsize(form)
@@ -163,20 +175,27 @@ class _HeaderReader:
 
     def _take(self, size: int) -> bytes:
         self._buffer(size)
-        taken = bytes(self._bytes[self._at : self._at + size])
+        taken = self._bytes[self._at : self._at + size]
         self._at += size
         return taken
 
     def _skip(self, size: int) -> None:
-        self._buffer(size)
-        self._at += size
+        self._check_length(size)
+        while size > _CHUNK:
+            self._take(_CHUNK)
+            size -= _CHUNK
+        self._take(size)
 
     def _buffer(self, size: int) -> None:
         """Read until `size` more bytes are buffered."""
-        if self._at + size > _MAX_HEADER_BYTES:
-            raise _InvalidFile("its header is too long")
+        self._check_length(size)
         while len(self._bytes) < self._at + size:
             more = self._file.read(_CHUNK)
             if not more:
                 raise _InvalidFile("it is truncated")
-            self._bytes += more
+            self._bytes, self._read = self._bytes[self._at :] + more, self._read + self._at
+            self._at = 0
+
+    def _check_length(self, size: int) -> None:
+        if self._read + self._at + size > _MAX_HEADER_BYTES:
+            raise _InvalidFile("its header is too long")

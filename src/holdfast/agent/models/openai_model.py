@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from holdfast.agent.models.api import (
     CONNECT_TIMEOUT_S,
+    NO_KEY,
     ApiModel,
     EventStream,
     SdkClient,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _ADDRESS: Final = "https://api.openai.com/v1"
 _ALSO_OPENAI: Final = (".openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
-_NO_KEY: Final = "none"  # The SDK requires a key, even for a server that needs none.
 # Fields of these servers that must be sent back, or the next call is rejected.
 _SERVER_FIELDS: Final[Mapping[str, ServerFields]] = {
     "deepseek.com": ServerFields(message=frozenset({"reasoning_content"})),
@@ -94,10 +94,11 @@ class OpenAIModel(ApiModel):
         import openai  # noqa: PLC0415 - it takes a second to import
 
         return openai.AsyncOpenAI(
-            api_key=self._key or _NO_KEY,
+            api_key=self._key or NO_KEY,
             base_url=self._url.geturl(),
             max_retries=0,
             timeout=openai.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            http_client=self._http_client(),
         )
 
     def _body(self, request: ModelRequest) -> dict[str, JSON]:

@@ -7,12 +7,18 @@ whether a retry may help, and the loop decides.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from holdfast.errors import ModelFailed
 from holdfast.values import JSON, Provider, Raw, Usage, Window
+
+MAX_REPLY_CHARS: Final = 16 * 1024 * 1024  # Of text, thinking and arguments: 4 million tokens.
+MAX_REPLY_PARTS: Final = 4_096  # Tool calls, or blocks.
+MAX_CALL_NAME_CHARS: Final = 256  # A longer name is cut: it names no tool.
 
 StopReason: TypeAlias = Literal["stop", "calls", "length", "refused", "other"]
 ToolSupport: TypeAlias = Literal["native", "lenient", "text", "none"]
@@ -58,6 +64,33 @@ class ReplyEnd(msgspec.Struct, frozen=True):
 
 
 Delta: TypeAlias = ReplyText | ReplyThinking | ReplyToolCall | ReplyRaw | ReplyUsage | ReplyEnd
+
+
+class ReplySize:
+    """The size of one reply so far; `ModelFailed` above what any model sends."""
+
+    def __init__(self) -> None:
+        self._chars = 0
+        self._parts = 0
+
+    def add_text(self, text: str) -> None:
+        """Count text, thinking or arguments."""
+        self._add_chars(len(text))
+
+    def add_json(self, value: JSON) -> None:
+        """Count what is kept for the provider as it came."""
+        self._add_chars(len(json.dumps(value)))
+
+    def _add_chars(self, count: int) -> None:
+        self._chars += count
+        if self._chars > MAX_REPLY_CHARS:
+            raise ModelFailed(f"the reply exceeds the limit of {MAX_REPLY_CHARS} characters")
+
+    def add_part(self) -> None:
+        """Count a tool call or a block."""
+        self._parts += 1
+        if self._parts > MAX_REPLY_PARTS:
+            raise ModelFailed(f"the reply exceeds the limit of {MAX_REPLY_PARTS} parts")
 
 
 class ToolSpec(msgspec.Struct, frozen=True):

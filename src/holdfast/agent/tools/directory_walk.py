@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from threading import Event
 from typing import Final, Literal, TypeAlias
@@ -43,7 +43,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Walk:
-    """A walk of a folder. `ended_early`: it was stopped; `unreadable`: folders not read."""
+    """A walk of a folder.
+
+    `ended_early`: it was stopped; `unreadable`: folders not read; `left_out`: secrets not read.
+    """
 
     def __init__(
         self,
@@ -54,18 +57,24 @@ class Walk:
         everything: bool,
         deep: bool = True,
         sized: bool = False,
+        is_secret: Callable[[WorkspacePath], bool] | None = None,
     ) -> None:
-        """Configure a walk; another thread may set `stop` to end it."""
+        """Configure a walk; another thread may set `stop` to end it.
+
+        Folders for which `is_secret` is true are not entered.
+        """
         self._space = space
         self._start = start
         self._stop = stop
         self._everything = everything
         self._deep = deep
         self._with_details = sized
+        self._is_secret = is_secret
         self._deadline = time.monotonic() + _TIMEOUT_S
         self._seen = 0
         self.ended_early = False
         self.unreadable = 0
+        self.left_out = 0
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield all entries; those of a folder before those of its subfolders."""
@@ -77,12 +86,19 @@ class Walk:
                 if self._is_over():
                     return
                 yield entry
-                if entry.kind == "folder" and self._is_entered(entry.name):
+                if entry.kind == "folder" and self._is_entered(entry):
                     below.append(entry.path)
             waiting += reversed(below)
 
-    def _is_entered(self, name: str) -> bool:
-        return self._deep and (self._everything or name not in SKIPPED)
+    def _is_entered(self, entry: Entry) -> bool:
+        wanted = self._deep and (self._everything or entry.name not in SKIPPED)
+        return wanted and not self.leaves_out(entry.path)
+
+    def leaves_out(self, path: WorkspacePath) -> bool:
+        """True, and counted, if a file or folder is secret."""
+        secret = self._is_secret is not None and self._is_secret(path)
+        self.left_out += secret
+        return secret
 
     def _entries(self, path: WorkspacePath) -> list[Entry]:
         try:

@@ -1,23 +1,24 @@
 """Tools for the files of the workspace: read, write, edit, list, search.
 
-Reading, listing and searching need no approval. Writing does, and shows a diff. A file is written
-completely or not at all. Writes of one agent are serialized, so that two calls made together do
-not overwrite each other's change.
+Reading, listing and searching need approval for secrets and in a home directory (`read_guard`).
+Writing always does, and shows a diff. A file is written completely or not at all. Writes of one
+agent are serialized, so that two calls made together do not overwrite each other's change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import Event, Lock
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from holdfast.agent.tools import diff
 from holdfast.agent.tools.directory_walk import Entry, Walk
 from holdfast.agent.tools.file_search import FileSearchResults, TextQuery
 from holdfast.agent.tools.function_tools import ToolError, make_tool
 from holdfast.agent.tools.glob import matcher
-from holdfast.agent.tools.protocol import Tool, ToolContext
+from holdfast.agent.tools.protocol import Ask, Tool, ToolContext
+from holdfast.agent.tools.read_guard import ReadGuard
 from holdfast.agent.tools.text_file import (
     cut_line,
     decoded,
@@ -30,8 +31,6 @@ from holdfast.agent.tools.text_file import (
 from holdfast.agent.tools.worker_thread import stoppable
 from holdfast.agent.tools.workspace import Workspace, WorkspacePath
 
-WorkspaceOf: TypeAlias = Callable[[ToolContext], Workspace]
-
 MAX_OUTPUT_CHARS: Final = 20_000
 _DEFAULT_LINES: Final = 2_000
 _MAX_LINE_CHARS: Final = 2_000
@@ -39,48 +38,63 @@ _MAX_LISTED: Final = 1_000
 _RESERVED_CHARS: Final = 500  # Characters reserved for notes beside the content.
 
 
-def workspace_of(root: str | None) -> WorkspaceOf:
-    """Return a function that gives a call's workspace: `root`, or the session's directory."""
-    if root is None:
-        return lambda context: Workspace(context.cwd)
-    space = Workspace(root)
-    return lambda _: space
+def file_tools(
+    root: str,
+    *,
+    output: int = MAX_OUTPUT_CHARS,
+    config_file: str | None = None,
+    own_files: Collection[str] = (),
+    reads: bool = False,
+) -> tuple[Tool, ...]:
+    """Return the tools; they show at most about `output` characters at a time.
 
-
-def file_tools(root: str | None = None, *, output: int = MAX_OUTPUT_CHARS) -> tuple[Tool, ...]:
-    """Return the tools; they show at most about `output` characters at a time."""
-    files = FileTools(workspace_of(root), output)
+    `config_file` is the user's own configuration: no rule for writes covers it. Neither it nor
+    `own_files`, files and folders of this program, nor other secrets are read without approval,
+    except with `reads`.
+    """
+    space = Workspace(root, config_file)
+    guarded = own_files if config_file is None else (*own_files, config_file)
+    files = FileTools(space, output, None if reads else ReadGuard(space, guarded))
     return (
-        make_tool(files.read_file),
-        make_tool(files.write_file, asks=files.ask_to_write),
-        make_tool(files.edit_file, asks=files.ask_to_edit),
-        make_tool(files.list_files),
-        make_tool(files.search_files),
+        make_tool(files.read_file, asks=files.ask_to_read),
+        make_tool(files.write_file, asks=files.question(files.ask_to_write)),
+        make_tool(files.edit_file, asks=files.question(files.ask_to_edit)),
+        make_tool(files.list_files, asks=files.ask_to_read),
+        make_tool(files.search_files, asks=files.ask_to_read),
     )
 
 
 class FileTools:
     """The tools, for one workspace."""
 
-    def __init__(self, where: WorkspaceOf, output: int = MAX_OUTPUT_CHARS) -> None:
-        self._workspace_of = where
+    def __init__(
+        self, space: Workspace, output: int = MAX_OUTPUT_CHARS, guard: ReadGuard | None = None
+    ) -> None:
+        self._space = space
+        self._guard = guard
         self._output = max(output - _RESERVED_CHARS, _RESERVED_CHARS)
         self._write_lock = Lock()
 
-    def _resolve(self, context: ToolContext, path: str) -> tuple[Workspace, WorkspacePath]:
-        space = self._workspace_of(context)
-        return space, space.resolve(path, context.cwd)
-
-    def _resolve_writable(self, context: ToolContext, path: str) -> tuple[Workspace, WorkspacePath]:
-        space, target = self._resolve(context, path)
-        space.check_writable(target, path)
-        return space, target
+    def _resolve_writable(self, path: str) -> WorkspacePath:
+        target = self._space.resolve(path)
+        self._space.check_writable(target, path)
+        return target
 
     # -------------------------------------------------------------------------------- reading
 
-    def read_file(
-        self, context: ToolContext, path: str, start: int = 1, count: int = _DEFAULT_LINES
-    ) -> str:
+    def ask_to_read(self, context: ToolContext, given: dict[str, Any]) -> Ask | None:
+        """Return the question for the user if what is to be read needs one."""
+        path: str = given.get("path", ".")
+        target = self._space.resolve(path)
+        return None if self._guard is None else self._guard.ask(context.call, target, path)
+
+    def _secrets_below(self, start: WorkspacePath) -> Callable[[WorkspacePath], bool] | None:
+        """Return which files a walk leaves out; none if the user approved a secret folder."""
+        if self._guard is None or self._guard.is_secret(start):
+            return None
+        return self._guard.is_secret
+
+    def read_file(self, path: str, start: int = 1, count: int = _DEFAULT_LINES) -> str:
         """Read a text file of the workspace, or some lines of it.
 
         Args:
@@ -88,8 +102,8 @@ class FileTools:
             start: The first line to read; 1 is the first line of the file.
             count: How many lines to read.
         """
-        space, target = self._resolve(context, path)
-        data = space.read(target)
+        target = self._space.resolve(path)
+        data = self._space.read(target)
         if is_binary(data):
             return f"{target.display} is not text: {describe_type(data)}, {len(data):,} bytes."
         text, note = decoded(data)
@@ -124,34 +138,53 @@ class FileTools:
 
     # -------------------------------------------------------------------------------- writing
 
-    def write_file(self, context: ToolContext, path: str, content: str) -> str:
+    def write_file(self, path: str, content: str) -> str:
         """Write a whole file of the workspace: create it, or replace its content.
 
         Args:
             path: The file, relative to the working directory; missing folders are created.
             content: The complete content of the file.
         """
-        space, target = self._resolve_writable(context, path)
+        target = self._resolve_writable(path)
         data = encoded(content)
         with self._write_lock:
-            new = space.write(target, data)
+            new = self._space.write(target, data)
         return f"{'created' if new else 'replaced'} {target.display} ({len(data):,} bytes)."
 
-    def ask_to_write(self, context: ToolContext, given: dict[str, Any]) -> str:
+    def question(
+        self, describe: Callable[[dict[str, Any]], str]
+    ) -> Callable[[ToolContext, dict[str, Any]], Ask]:
+        """Return a function that asks for a write; `describe` says what it would change."""
+
+        def ask(context: ToolContext, given: dict[str, Any]) -> Ask:
+            target = self._resolve_writable(given["path"])
+            read = self.ask_to_read(context, given)
+            try:
+                what = describe(given)
+            except ToolError as error:
+                if read is None:
+                    raise
+                # What a file that may not be read does not contain is not for the model to know.
+                what = f"{read.what}\n{error}"
+            secret = read is not None and read.sensitive
+            names = (target, self._space.as_given(given["path"]))
+            return Ask(context.call, what, secret or any(map(self._space.is_sensitive, names)))
+
+        return ask
+
+    def ask_to_write(self, given: dict[str, Any]) -> str:
         """Return the question for the user: what writing would change."""
-        space, target = self._resolve_writable(context, given["path"])
+        target = self._resolve_writable(given["path"])
         content: str = given["content"]
         encoded(content)
-        if space.is_file(target) is None:
+        if self._space.is_file(target) is None:
             return f"create {target.display}\n{diff.addition(content)}"
-        data = space.read(target)
+        data = self._space.read(target)
         if is_binary(data):
             return f"replace {target.display}, {describe_type(data)}\n{diff.addition(content)}"
         return f"replace {target.display}\n{diff.changes(decoded(data)[0], content)}"
 
-    def edit_file(
-        self, context: ToolContext, path: str, old: str, new: str, *, every: bool = False
-    ) -> str:
+    def edit_file(self, path: str, old: str, new: str, *, every: bool = False) -> str:
         """Replace text in a file of the workspace. The old text must be in the file exactly once.
 
         Args:
@@ -161,26 +194,26 @@ class FileTools:
             new: The text to replace it with.
             every: Replace every occurrence; the text may then occur more than once.
         """
-        space, target = self._resolve_writable(context, path)
+        target = self._resolve_writable(path)
         with self._write_lock:
-            _, after, count = self._apply_edit(space, target, old, new, every=every)
-            space.write(target, encoded(after))
+            _, after, count = self._apply_edit(target, old, new, every=every)
+            self._space.write(target, encoded(after))
         times = "1 occurrence" if count == 1 else f"{count:,} occurrences"
         return f"replaced {times} in {target.display}."
 
-    def ask_to_edit(self, context: ToolContext, given: dict[str, Any]) -> str:
+    def ask_to_edit(self, given: dict[str, Any]) -> str:
         """Return the question for the user: what editing would change."""
-        space, target = self._resolve_writable(context, given["path"])
+        target = self._resolve_writable(given["path"])
         every = given.get("every", False)
-        before, after, _ = self._apply_edit(space, target, given["old"], given["new"], every=every)
+        before, after = self._apply_edit(target, given["old"], given["new"], every=every)[:2]
         return f"edit {target.display}\n{diff.changes(before, after)}"
 
     def _apply_edit(
-        self, space: Workspace, target: WorkspacePath, old: str, new: str, *, every: bool
+        self, target: WorkspacePath, old: str, new: str, *, every: bool
     ) -> tuple[str, str, int]:
         """Return the text before and after the edit, and the number of replacements."""
         try:
-            before = space.read(target).decode("utf-8")
+            before = self._space.read(target).decode("utf-8")
         except UnicodeDecodeError as error:
             raise ToolError(f"{target.display} is not UTF-8 text; it cannot be edited.") from error
         if not old:
@@ -203,7 +236,7 @@ class FileTools:
     # ------------------------------------------------------------------- listing and searching
 
     async def list_files(
-        self, context: ToolContext, path: str = ".", pattern: str = "", *, everything: bool = False
+        self, path: str = ".", pattern: str = "", *, everything: bool = False
     ) -> str:
         """List a folder of the workspace, or find files in it and its subfolders by a pattern.
 
@@ -212,15 +245,21 @@ class FileTools:
             pattern: Which names to list from all subfolders, such as *.py or src/**/test_*.
             everything: Include folders such as .git and node_modules.
         """
-        return await stoppable(partial(self._list, context, path, pattern, everything=everything))
+        return await stoppable(partial(self._list, path, pattern, everything=everything))
 
-    def _list(
-        self, context: ToolContext, path: str, pattern: str, stop: Event, *, everything: bool
-    ) -> str:
-        space, start = self._resolve(context, path)
+    def _list(self, path: str, pattern: str, stop: Event, *, everything: bool) -> str:
+        start = self._space.resolve(path)
         fits = matcher(pattern) if pattern else None
         deep = fits is not None
-        walk = Walk(space, start, stop, everything=everything, deep=deep, sized=True)
+        walk = Walk(
+            self._space,
+            start,
+            stop,
+            everything=everything,
+            deep=deep,
+            sized=True,
+            is_secret=self._secrets_below(start),
+        )
         lines: list[str] = []
         count, room = 0, self._output
         for entry in walk:
@@ -239,7 +278,6 @@ class FileTools:
 
     async def search_files(
         self,
-        context: ToolContext,
         text: str,
         path: str = ".",
         pattern: str = "",
@@ -259,13 +297,10 @@ class FileTools:
         if not text:
             raise ToolError("text is empty; there is nothing to search for.")
         query = TextQuery(text, ignore_case)
-        return await stoppable(
-            partial(self._search, context, query, path, pattern, everything=everything)
-        )
+        return await stoppable(partial(self._search, query, path, pattern, everything=everything))
 
     def _search(
         self,
-        context: ToolContext,
         query: TextQuery,
         path: str,
         pattern: str,
@@ -273,17 +308,19 @@ class FileTools:
         *,
         everything: bool,
     ) -> str:
-        space, start = self._resolve(context, path)
+        start = self._space.resolve(path)
         fits = matcher(pattern) if pattern else None
-        walk = Walk(space, start, stop, everything=everything)
-        if space.is_file(start):
+        secrets = self._secrets_below(start)
+        walk = Walk(self._space, start, stop, everything=everything, is_secret=secrets)
+        if self._space.is_file(start):
             targets = iter([start])
         else:
             files = (entry.path for entry in walk if entry.kind == "file")
-            targets = (p for p in files if fits is None or fits(p.names[len(start.names) :]))
+            wanted = (p for p in files if fits is None or fits(p.names[len(start.names) :]))
+            targets = (path for path in wanted if not walk.leaves_out(path))
         found = FileSearchResults(self._output)
         for target in targets:
-            found.search_file(space, target, query)
+            found.search_file(self._space, target, query)
         return "\n".join(found.lines() + _notes(walk))
 
 
@@ -303,4 +340,8 @@ def _notes(walk: Walk) -> list[str]:
         notes.append("[incomplete: there are too many files; choose a subfolder]")
     if walk.unreadable:
         notes.append(f"[{walk.unreadable:,} folders cannot be read]")
+    if walk.left_out:
+        notes.append(
+            f"[{walk.left_out:,} left out that may hold secrets; the user is asked if you name one]"
+        )
     return notes

@@ -23,14 +23,14 @@ import msgspec
 from holdfast import validation
 from holdfast.agent.models.protocol import ToolSpec
 from holdfast.agent.tools.parameters import Arguments, InvalidArguments, parameters_of
-from holdfast.agent.tools.protocol import Output, Tool, ToolContext
+from holdfast.agent.tools.protocol import Ask, Output, Tool, ToolContext
 from holdfast.agent.tools.worker_thread import in_thread
 from holdfast.errors import BadMessage, Invalid
 from holdfast.values import JSON, File, Raw, Text
 
 F = TypeVar("F", bound=Callable[..., object])
 # Receives the same converted arguments as the function, so that the question matches the action.
-ApprovalQuestion: TypeAlias = Callable[[ToolContext, dict[str, Any]], "str | None"]
+ApprovalQuestion: TypeAlias = Callable[[ToolContext, dict[str, Any]], "str | Ask | None"]
 
 DEFAULT_TIMEOUT_S: Final = 120.0
 NO_OUTPUT: Final = "(done; there is no output)"
@@ -213,7 +213,7 @@ def _question(asks: bool | ApprovalQuestion, name: str) -> ApprovalQuestion:  # 
 
 def _approval_question(
     takes: Arguments, asks: ApprovalQuestion, context: ToolContext, arguments: dict[str, JSON]
-) -> str | None:
+) -> str | Ask | None:
     """Return the question for the user; `None` for invalid arguments: the call will fail."""
     try:
         given = takes.read(arguments)

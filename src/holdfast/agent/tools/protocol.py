@@ -24,10 +24,13 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class ToolContext(msgspec.Struct, frozen=True):
-    """The context of a tool call: the session, its working directory, and the call itself."""
+    """The context of a tool call: the session, and the call itself.
+
+    It has no directory: one that is stored with a session may be a stranger's. Tools that need a
+    directory are created with it.
+    """
 
     session: AsyncSession
-    cwd: str
     call: ToolCall
 
 
@@ -35,13 +38,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool.
 
     `run` takes arguments that fit `spec.parameters`. `asks` returns the question that the user must
-    approve before the tool runs with these arguments, or `None`. After `timeout` seconds the call
-    fails.
+    approve before the tool runs with these arguments, as a text or an `Ask`, or `None`. After
+    `timeout` seconds the call fails.
     """
 
     spec: ToolSpec
     run: Callable[[ToolContext, dict[str, JSON]], Awaitable[Output]]
-    asks: Callable[[ToolContext, dict[str, JSON]], str | None] | None = None
+    asks: Callable[[ToolContext, dict[str, JSON]], str | Ask | None] | None = None
     timeout: float | None = 120.0
 
     @property
@@ -51,10 +54,15 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A request for the user's approval of a call; `what` describes what it would do."""
+    """A request for the user's approval of a call; `what` describes what it would do.
+
+    A `sensitive` call reads a secret, or may decide what runs or is allowed later: no rule for
+    writes and no earlier "always" covers it.
+    """
 
     call: ToolCall
     what: str
+    sensitive: bool = False
 
 
 # Returns true to approve. A text denies the call, and is the reason given to the model.

@@ -1,7 +1,8 @@
-"""Tools that read the store: search all sessions, read one, read the rest of a long output.
+"""Tools that read the store: search sessions, read one, read the rest of a long output.
 
-They see what the store shows: one tenant's sessions, without the trash. Their output is quoted as
-data (see `quote`).
+They see the session that they are called in and, of one tenant's sessions without the trash, those
+of a scope or a directory: what was said in one project is not for the model of another. Any other
+session is to them as one that does not exist. Their output is quoted as data (see `quote`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from holdfast.agent.tools.quote import quoted
 from holdfast.aio.session import AsyncSession
 from holdfast.aio.store import AsyncStore
 from holdfast.errors import AmbiguousRef, HoldfastError, Invalid, NotFound
-from holdfast.values import File, Hit, Message, Raw, Text, Thinking, ToolCall, ToolResult
+from holdfast.values import (
+    File,
+    Hit,
+    Message,
+    Raw,
+    SessionInfo,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 
 MAX_OUTPUT_CHARS: Final = 20_000
 _RESERVED_CHARS: Final = 1_000  # Characters reserved for the text around the quotation.
@@ -27,9 +38,19 @@ _MAX_MESSAGE_CHARS: Final = 4_000
 _MAX_CALL_CHARS: Final = 500
 
 
-def session_tools(store: AsyncStore, *, output: int = MAX_OUTPUT_CHARS) -> tuple[Tool, ...]:
-    """Return the tools; they show at most about `output` characters at a time."""
-    tools = SessionTools(store, output)
+def session_tools(
+    store: AsyncStore,
+    *,
+    scope: str | None = None,
+    cwd: str | None = None,
+    output: int = MAX_OUTPUT_CHARS,
+) -> tuple[Tool, ...]:
+    """Return the tools; they show at most about `output` characters at a time.
+
+    They see the sessions of this scope, and of those that were started in the directory `cwd`; with
+    neither, all sessions.
+    """
+    tools = SessionTools(store, scope=scope, cwd=cwd, output=output)
     return (
         make_tool(tools.session_search),
         make_tool(tools.session_read),
@@ -40,8 +61,17 @@ def session_tools(store: AsyncStore, *, output: int = MAX_OUTPUT_CHARS) -> tuple
 class SessionTools:
     """The tools, for one store."""
 
-    def __init__(self, store: AsyncStore, output: int = MAX_OUTPUT_CHARS) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        scope: str | None = None,
+        cwd: str | None = None,
+        output: int = MAX_OUTPUT_CHARS,
+    ) -> None:
         self._store = store
+        self._scope = scope
+        self._cwd = cwd
         self._output = max(output - _RESERVED_CHARS, _RESERVED_CHARS)
 
     async def session_search(
@@ -55,9 +85,12 @@ class SessionTools:
             limit: How many hits to return.
         """
         count = min(max(limit, 1), _MAX_HITS)
+        only = None if not session else (await self._open(context, session)).id
+        # A search in one session that may be seen needs no filter: it may be the one of the call.
+        scope, cwd = (self._scope, self._cwd) if only is None else (None, None)
         try:
-            found = await self._store.search(query, session=session or None, limit=count)
-        except (Invalid, NotFound, AmbiguousRef) as error:
+            found = await self._store.search(query, session=only, scope=scope, cwd=cwd, limit=count)
+        except Invalid as error:
             raise ToolError(str(error)) from error
         missed = f"; {found.behind:,} older messages not searched yet" if found.behind else ""
         if not found.items:
@@ -65,7 +98,9 @@ class SessionTools:
         lines = _fitting(self._output, [_hit(hit, context.session.id) for hit in found])
         return quoted(f"{len(lines)} hits{missed}.", "\n".join(lines))
 
-    async def session_read(self, session: str, start: int = 0, count: int = 20) -> str:
+    async def session_read(
+        self, context: ToolContext, session: str, start: int = 0, count: int = 20
+    ) -> str:
         """Read messages of a session, such as those around a hit of session_search.
 
         Args:
@@ -73,7 +108,7 @@ class SessionTools:
             start: The number of the first message to read; 0 for the newest ones.
             count: How many messages to read.
         """
-        opened = await self._open(session)
+        opened = await self._open(context, session)
         count = min(max(count, 1), _MAX_MESSAGES)
         try:
             if start > 0:
@@ -91,16 +126,21 @@ class SessionTools:
         title = f"Messages {messages[0].seq} to {last} of {head.seq} in session {opened.id}."
         return quoted(f"{title}{more}", "\n\n".join(shown))
 
-    async def _open(self, ref: str) -> AsyncSession:
+    async def _open(self, context: ToolContext, ref: str) -> AsyncSession:
         try:
             opened = await self._store.get(ref)
-            if not (await opened.info()).trashed:
+            if self._is_seen(context, await opened.info()):
                 return opened
-        except AmbiguousRef as error:
-            raise ToolError(f"several sessions match {ref!r}: {error}") from error
-        except (NotFound, Invalid) as error:
-            raise ToolError(f"there is no session {ref!r}.") from error
-        raise ToolError(f"there is no session {ref!r}.")
+        except (AmbiguousRef, NotFound, Invalid) as error:
+            # Those that match may be others than those that are seen: nothing is said of them.
+            raise ToolError(f"there is no session {ref!r}; use its whole id.") from error
+        raise ToolError(f"there is no session {ref!r}; use its whole id.")
+
+    def _is_seen(self, context: ToolContext, info: SessionInfo) -> bool:
+        if info.trashed:
+            return False
+        here = self._scope in {None, info.scope} and self._cwd in {None, info.cwd}
+        return here or info.id == context.session.id
 
     async def read_output(self, handle: str, offset: int = 0, limit: int = MAX_OUTPUT_CHARS) -> str:
         """Read more of a tool's output that was shown shortened.
@@ -155,8 +195,9 @@ def _hit(hit: Hit, current: str) -> str:
 def _render_message(message: Message) -> str:
     when = "" if message.created_at is None else f", {message.created_at:%Y-%m-%d %H:%M} UTC"
     state = "" if message.status == "complete" else f", {message.status}"
+    origin = "" if message.provenance is None else ", imported"
     text = "\n".join(text for text in _words(message) if text)
-    return f"#{message.seq} {message.role}{when}{state}:\n{_cut(text, _MAX_MESSAGE_CHARS)}"
+    return f"#{message.seq} {message.role}{origin}{when}{state}:\n{_cut(text, _MAX_MESSAGE_CHARS)}"
 
 
 def _words(message: Message) -> Iterator[str]:

@@ -1,13 +1,15 @@
 """The tool that runs shell commands.
 
 A command runs in a shell, in the session's working directory, with a scrubbed environment, empty
-input, and no terminal. The command and its children are one process group, which is killed as a
-whole: when the command exits, times out, or is cancelled. Standard output and standard error are
-kept in the order written, up to a limit; beyond it the command continues and its output is dropped.
+input, and no terminal. All its processes are killed when it exits, times out, or is cancelled, as
+far as they can be found (`containment`). Standard output and standard error are kept in the order
+written, up to a limit; beyond it the command continues and its output is dropped.
 
 The environment is passed on by an allow-list of names, so that API keys and tokens are not. A
 proxy's URL is passed on only without a password. Relative folders in `PATH` are removed: a program
-in the workspace must not be run in place of `ls`.
+in the workspace must not be run in place of `ls`. Git is told not to run programs that files of the
+workspace name: no hooks, no file system monitor, no repository but one with a `.git`, which tools
+never write to.
 
 This is not a sandbox: a command can do whatever the user can. So it requires approval.
 """
@@ -23,10 +25,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from holdfast.agent.tools.file_tools import WorkspaceOf, workspace_of
+from holdfast.agent.tools.containment import COMMANDS, Ended
 from holdfast.agent.tools.function_tools import DEFAULT_TIMEOUT_S, ToolError, make_tool
 from holdfast.agent.tools.protocol import Output, Tool, ToolContext
 from holdfast.agent.tools.worker_thread import in_thread
+from holdfast.agent.tools.workspace import Workspace
 from holdfast.aio.completion_queue import shielded
 
 MAX_OUTPUT_BYTES: Final = 32 * 1024 * 1024
@@ -55,11 +58,20 @@ _FIXED_VARIABLES: Final = {
     "PAGER": "cat",
     "TERM": "dumb",
 }
+# Overrides every configuration file of git.
+_GIT_SETTINGS: Final = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    # Its background processes would be killed with the command.
+    "gc.autoDetach": "false",
+    "maintenance.autoDetach": "false",
+    "safe.bareRepository": "explicit",
+}
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
 def command_tools(
-    root: str | None = None,
+    root: str,
     *,
     timeout: float = DEFAULT_TIMEOUT_S,
     keep: Collection[str] = (),
@@ -69,7 +81,7 @@ def command_tools(
 
     `keep` names environment variables that commands see beside the usual ones.
     """
-    commands = CommandTools(workspace_of(root), timeout=timeout, keep=keep, max_output=max_output)
+    commands = CommandTools(Workspace(root), timeout=timeout, keep=keep, max_output=max_output)
     # It applies the timeout itself, so that the output written before it is reported.
     return (make_tool(commands.run_command, asks=commands.ask_to_run, timeout=None),)
 
@@ -78,36 +90,31 @@ class CommandTools:
     """The tool, for one workspace."""
 
     def __init__(
-        self, where: WorkspaceOf, *, timeout: float, keep: Collection[str], max_output: int
+        self, space: Workspace, *, timeout: float, keep: Collection[str], max_output: int
     ) -> None:
-        self._workspace_of = where
+        self._folder = space.root
         self._timeout = timeout
         self._keep = keep
         self._max_output = max_output
 
-    def ask_to_run(self, context: ToolContext, given: dict[str, Any]) -> str:
+    def ask_to_run(self, _: ToolContext, given: dict[str, Any]) -> str:
         """Return the question for the user: the command and its folder."""
         _check(given["command"])
-        return f"run in {self._folder(context)}\n$ {given['command']}"
+        return f"run in {self._folder}\n$ {given['command']}"
 
-    def _folder(self, context: ToolContext) -> str:
-        space = self._workspace_of(context)
-        return space.absolute_path(space.resolve(".", context.cwd))
-
-    async def run_command(
-        self, context: ToolContext, command: str, timeout_seconds: float = 0
-    ) -> Output:
+    async def run_command(self, command: str, timeout_seconds: float = 0) -> Output:
         """Run a shell command in the working directory and return its output and exit code.
 
         Args:
             command: The command, for /bin/sh. It has no terminal and empty input. Background
-                processes that it leaves running are killed when it exits.
+                processes that it leaves running are killed when it exits, except, on other systems
+                than Linux, those that left its process group.
             timeout_seconds: Seconds after which it is killed, at most 600; 0 for the default.
         """
         _check(command)
         seconds = min(timeout_seconds, MAX_TIMEOUT_S) if timeout_seconds > 0 else self._timeout
         environment = scrub_environment(os.environ, self._keep)
-        running = RunningCommand(command, self._folder(context), environment, self._max_output)
+        running = RunningCommand(command, self._folder, environment, self._max_output)
         in_time = await running.finish(seconds)
         return running.output(None if in_time else seconds)
 
@@ -131,19 +138,22 @@ class RunningCommand:
         self._pieces: list[bytes] = []
         self._size = 0
         self._dropped = 0
-        self._killed_background = False
+        self._left_open = False  # Its output, by a process in the background.
+        self._killed = Ended()
         self._ended = self._loop.create_future()
         self._pipe, other_end = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                [_SHELL, "-c", command],
-                cwd=folder,
-                env={**environment, "PWD": folder},
-                stdin=subprocess.DEVNULL,
-                stdout=other_end,
-                stderr=other_end,
-                # A session of its own: a process group to kill, and no terminal to write to.
-                start_new_session=True,
+            self._process = COMMANDS.start(
+                lambda: subprocess.Popen(
+                    [_SHELL, "-c", command],
+                    cwd=folder,
+                    env={**environment, "PWD": folder},
+                    stdin=subprocess.DEVNULL,
+                    stdout=other_end,
+                    stderr=other_end,
+                    # A session of its own: processes to kill, and no terminal to write to.
+                    start_new_session=True,
+                )
             )
         except (OSError, ValueError) as error:
             os.close(self._pipe)
@@ -166,11 +176,12 @@ class RunningCommand:
     async def _clean_up(self, over: asyncio.Future[None]) -> None:
         try:
             if not over.done():
-                self._signal_group(signal.SIGTERM)
+                COMMANDS.terminate(self._process.pid)
                 await asyncio.wait([over, self._ended], timeout=_TERM_GRACE_S)
             await self._drain()
-            self._killed_background = over.done() and not self._ended.done()
-            self._signal_group(signal.SIGKILL)
+            self._left_open = over.done() and not self._ended.done()
+            # Not in a thread: a command that starts too many processes leaves room for none.
+            self._killed = COMMANDS.end(self._process.pid)
             await self._drain()
             await asyncio.wait([over], timeout=_REAP_TIMEOUT_S)
         finally:
@@ -180,6 +191,7 @@ class RunningCommand:
             self._process.wait()
         else:
             over.cancel()
+        COMMANDS.forget(self._process.pid)
 
     async def _drain(self) -> None:
         """Read the rest of the output; a background process may keep the pipe open."""
@@ -187,11 +199,6 @@ class RunningCommand:
         for _ in range(_MAX_DRAIN_READS):
             if self._ended.done() or not self._read():
                 return
-
-    def _signal_group(self, number: signal.Signals) -> None:
-        # The group id stays valid until the first process is reaped.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
 
     def _read(self) -> bool:
         """Read available output; return whether there was any."""
@@ -218,7 +225,10 @@ class RunningCommand:
         notes: list[str] = []
         if self._dropped:
             notes.append(f"[{self._dropped:,} more bytes of output were dropped]")
-        if self._killed_background:
+        if self._killed.left:
+            pids = ", ".join(map(str, sorted(self._killed.left)))
+            notes.append(f"[processes it started could not be killed: {pids}]")
+        elif self._left_open or (self._killed.background and timed_out is None):
             notes.append("[background processes it left running were killed]")
         if timed_out is not None:
             notes.append(f"[timed out: killed after {timed_out:g} s]")
@@ -262,7 +272,16 @@ def scrub_environment(environment: Mapping[str, str], keep: Collection[str] = ()
         or name.startswith("LC_")
         or _is_safe_proxy(name, value)
     }
-    return {**passed, **_FIXED_VARIABLES, "PATH": _path(environment.get("PATH", ""))}
+    path = _path(environment.get("PATH", ""))
+    return {**passed, **_FIXED_VARIABLES, **_git_variables(), "PATH": path}
+
+
+def _git_variables() -> dict[str, str]:
+    """Return the variables that pass settings to git."""
+    found = {"GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS))}
+    for number, (key, value) in enumerate(_GIT_SETTINGS.items()):
+        found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return found
 
 
 def _is_safe_proxy(name: str, value: str) -> bool:

@@ -18,9 +18,9 @@ import re
 import secrets
 import stat
 import sys
+import unicodedata
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -41,58 +41,61 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CHUNK: Final = 1024 * 1024
 # Version control runs programs configured there: writing to it means running them.
 _NEVER_WRITTEN: Final = frozenset({".git", ".hg", ".svn"})
+# What may decide what runs or is allowed later, so that no rule for writes covers it: our own
+# configuration; HEAD, which makes a folder a git repository with a configuration of its own, and
+# all in a folder that has one, as `.git` may lie elsewhere by any name; and every name with a
+# leading dot, by which shells, editors, version control and services are configured (.envrc,
+# .vscode, .bashrc, .gitconfig, .husky, .github). Where the user's home is, or the whole system, any
+# file may be such a one.
+_REPOSITORY: Final = "HEAD"
+_SENSITIVE: Final = frozenset({CONFIG, _REPOSITORY.lower()})
+_HIDDEN: Final = "."
 
 
 class WorkspacePath(msgspec.Struct, frozen=True):
-    """A path inside the workspace: the names from its root, none for the root itself.
-
-    `base` is the working directory, also as names from the root.
-    """
+    """A path inside the workspace: the names from its root, none for the root itself."""
 
     names: tuple[str, ...]
-    base: tuple[str, ...] = ()
 
     @property
     def display(self) -> str:
-        """The path relative to the working directory."""
-        pairs = zip(self.names, self.base, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        return "/".join([*[".."] * (len(self.base) - shared), *self.names[shared:]]) or "."
+        """The path relative to the root."""
+        return "/".join(self.names) or "."
 
     @property
     def parent(self) -> WorkspacePath:
         """The folder that contains it."""
-        return WorkspacePath(self.names[:-1], self.base)
+        return WorkspacePath(self.names[:-1])
 
     def child(self, name: str) -> WorkspacePath:
         """Return the path of the entry with this name in this folder."""
-        return WorkspacePath((*self.names, name), self.base)
+        return WorkspacePath((*self.names, name))
 
 
 class Workspace:
-    """A folder and everything in it; `root` is resolved."""
+    """A folder and everything in it; `root` is resolved.
 
-    def __init__(self, root: str) -> None:
+    `config_file` is the user's own configuration, which may lie in the workspace by any name.
+    """
+
+    def __init__(self, root: str, config_file: str | None = None) -> None:
         self.root = os.path.realpath(root)
+        self._config_file = config_file
 
-    def resolve(self, path: str, cwd: str | None = None) -> WorkspacePath:
-        """Resolve a path relative to `cwd`; `ToolError` if it leads outside."""
+    def resolve(self, path: str) -> WorkspacePath:
+        """Resolve a path relative to the root; `ToolError` if it leads outside."""
         if "\0" in path or len(path) > _MAX_PATH_CHARS:
             raise ToolError("not a valid path: it is too long or contains a null character.")
         if path == "~" or path.startswith("~/"):
             raise ToolError("~ is outside the workspace; only paths inside are allowed.")
-        folder = self.root if cwd is None else os.path.realpath(cwd)
-        base = self._inside(folder)
-        if base is None:
-            raise ToolError("the session's working directory is outside the workspace.")
         try:
-            real = os.path.realpath(Path(folder, path))
+            real = os.path.realpath(Path(self.root, path))
         except (OSError, ValueError) as error:
             raise ToolError(f"{path!r} is not a valid path.") from error
         names = self._inside(real)
         if names is None:
             raise ToolError(f"{path!r} is outside the workspace; only paths inside are allowed.")
-        return WorkspacePath(names, base)
+        return WorkspacePath(names)
 
     def _inside(self, real: str) -> tuple[str, ...] | None:
         if real == self.root:
@@ -171,18 +174,65 @@ class Workspace:
             raise ToolError(". is a folder.")
         if any(_CONTROL.search(name) for name in path.names):
             raise ToolError("file names with control characters are not allowed.")
-        if any(fold_name(name) in _NEVER_WRITTEN for name in path.names):
+        if any(fold_name(name) in _NEVER_WRITTEN for name in Path(self.absolute_path(path)).parts):
             raise ToolError(
                 f"{path.display} belongs to version control; writing it is not allowed."
             )
-        # Writes are approved by name, so the configuration's name must not be hidden by a link.
-        if given is not None and fold_name(path.names[-1]) == CONFIG != fold_name(Path(given).name):
+        # A link may be changed between the approval and the write.
+        if given is not None and self.is_sensitive(path) and not _names_itself(path, given):
             raise ToolError(f"{given!r} leads to {path.display}; name that file itself.")
+
+    def contains_home(self) -> bool:
+        """True if this is the user's home directory, or a folder that it is in."""
+        home = os.path.expanduser("~")  # noqa: PTH111 - there may be none
+        return home.startswith("/") and self._inside(os.path.realpath(home)) is not None
+
+    def is_sensitive(self, path: WorkspacePath) -> bool:
+        """True if this file may decide what runs or is allowed later."""
+        names = [fold_name(name) for name in path.names]
+        if names[-1:] and (names[-1] in _SENSITIVE or any(n.startswith(_HIDDEN) for n in names)):
+            return True
+        if self.contains_home() or self._is_in_repository(path):
+            return True
+        absolute = self.absolute_path(path)
+        return any(_is_same_file(absolute, config) for config in self._config_files())
+
+    def as_given(self, path: str) -> WorkspacePath:
+        """Return the path by the names that it was given with, links not resolved."""
+        whole = os.path.normpath(Path(self.root, path))
+        return WorkspacePath(Path(os.path.relpath(whole, self.root)).parts)
+
+    def _config_files(self) -> Iterator[str]:
+        """Return the paths of our own configuration, each of which may be a link to any name."""
+        if self._config_file is not None:
+            yield self._config_file
+        root = Path(self.root)
+        yield from (str(folder / CONFIG) for folder in (root, *root.parents))
+
+    def _is_in_repository(self, path: WorkspacePath) -> bool:
+        """True if git would take a folder that this is in for a repository."""
+        folders = Path(self.absolute_path(path)).parents
+        return any(os.path.lexists(folder / _REPOSITORY) for folder in folders)
 
 
 def fold_name(name: str) -> str:
-    """Return a name as a file system may treat it that ignores case and invisible characters."""
-    return "".join(filter(str.isprintable, name)).casefold()
+    """Return a name as a file system treats it that ignores case, or characters without a shape."""
+    seen = "".join(filter(str.isprintable, unicodedata.normalize("NFKC", name)))
+    return seen.casefold().rstrip(". ") or name
+
+
+def _names_itself(path: WorkspacePath, given: str) -> bool:
+    """True if the path as it was given has the names that it resolved to."""
+    names = [fold_name(name) for name in Path(path.display).parts]
+    return [fold_name(name) for name in Path(os.path.normpath(given)).parts][-len(names) :] == names
+
+
+def _is_same_file(path: str, other: str) -> bool:
+    """True if two paths lead to one file, however they are written; it need not exist yet."""
+    try:
+        return os.path.samefile(path, other)  # noqa: PTH121 - a path that is longer than allowed is no error
+    except (OSError, ValueError):
+        return fold_name(path) == fold_name(os.path.realpath(other))
 
 
 def _read_in(folder: int, name: str, shown: str, max_bytes: int) -> bytes:

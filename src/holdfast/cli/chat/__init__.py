@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 @click.option("--run-id", type=params.UTF8_TEXT, help="The id of this run.  [default: a new one]")
 @click.option("--system", type=params.UTF8_TEXT, metavar="TEXT", help="Instructions for the model.")
 @click.option("--no-tools", is_flag=True, help="Do not let the model use tools.")
+@click.option("--trust", is_flag=True, help="Continue a session of another person's store.")
 @click.option("--yes", "-y", is_flag=True, help="Allow every tool call without asking.")
 def chat(
     *,
@@ -67,6 +68,7 @@ def chat(
     run_id: str | None,
     system: str | None,
     no_tools: bool,
+    trust: bool,
     yes: bool,
     store: str | None,
     as_json: bool,
@@ -77,6 +79,10 @@ def chat(
     `holdfast chat` continues where this one stopped. Without a terminal, prompts are read line by
     line and answered in plain text; the exit code then reports whether the last one was answered.
     /help lists the commands of the chat.
+
+    It asks before tools work in another directory than this one, and before a session is continued
+    of a store file that another person may have made; --trust answers that with yes, now and from
+    now on.
     """
     if as_json:
         raise click.UsageError("chat has no --json output; use `holdfast run --json`.")
@@ -91,10 +97,12 @@ def chat(
         model=model, scope=scope, store=store, system=system, tools=not no_tools, yes=yes
     )
     start_options = StartOptions(new=new, resume=resume, fork=fork, at=at, chain=chain)
-    return _open_chat(options, start_options, run_id)
+    return _open_chat(options, start_options, run_id, trust=trust)
 
 
-def _open_chat(options: AgentOptions, start_options: StartOptions, run_id: str | None) -> int:
+def _open_chat(
+    options: AgentOptions, start_options: StartOptions, run_id: str | None, *, trust: bool
+) -> int:
     from holdfast.cli import agent_factory, signals
     from holdfast.cli.chat import startup
 
@@ -104,6 +112,8 @@ def _open_chat(options: AgentOptions, start_options: StartOptions, run_id: str |
     with signals.handle_signals() as handler, agent_factory.open_store(config) as opened:
         resume_hint = startup.ResumeHint(options.store)
         context = startup.make_context(opened, config, options, agent_factory.run_id(run_id))
+        if trust:
+            context.trust.accept()
         try:
             return asyncio.run(_run(context, start_options, handler, resume_hint))
         finally:

@@ -17,17 +17,14 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterable
-from pathlib import Path
+from collections.abc import Coroutine
 from typing import Any, Final
 
-import platformdirs
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition, has_focus, is_searching
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
-from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import (
     BufferControl,
@@ -51,6 +48,7 @@ from holdfast.cli.chat import slash_commands
 from holdfast.cli.chat.chat_context import ChatContext
 from holdfast.cli.chat.completer import ChatCompleter
 from holdfast.cli.chat.controller import ChatController, StartOptions
+from holdfast.cli.chat.input_history import InputHistory
 from holdfast.cli.chat.picker import Picker, render
 from holdfast.cli.chat.turn_view import MARK, TurnView, wrap
 from holdfast.cli.output import screen
@@ -104,7 +102,7 @@ class TerminalView:
         self._buffer = Buffer(
             completer=ChatCompleter(self.chat),
             complete_while_typing=Condition(self._is_command),
-            history=_input_history(),
+            history=InputHistory(context),
             accept_handler=self._on_enter,
             multiline=True,
         )
@@ -467,37 +465,3 @@ class OutputBuffer:
         self._text.seek(0)
         self._text.truncate()
         return text
-
-
-class InputHistory(FileHistory):
-    """The input history of earlier chats, in a file only the user can read.
-
-    Errors of the file are ignored.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self._path = path
-
-    def load_history_strings(self) -> Iterable[str]:
-        """Read the history, newest first."""
-        try:
-            return super().load_history_strings()
-        except OSError:
-            return []
-
-    def store_string(self, string: str) -> None:
-        """Append a line of input."""
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Created with this mode, so that it is never readable by others.
-            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-            super().store_string(string)
-        except OSError:
-            return
-
-
-def _input_history() -> InputHistory:
-    """Return the user's input history."""
-    state = platformdirs.user_state_path("holdfast", appauthor=False)
-    return InputHistory(state / "chat_history")

@@ -2,7 +2,9 @@
 
 "Always" holds for this session while the chat runs, and covers what the question says: commands
 that start with these words, or exactly this command if it contains shell syntax; changes to files;
-any call of another tool. Any other answer refuses the call and is passed to the model as a reason.
+any call of another tool. It never covers a sensitive call, such as a change of `holdfast.toml`:
+the user is asked each time. Any other answer refuses the call and is passed to the model as a
+reason.
 """
 
 from __future__ import annotations
@@ -10,18 +12,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.agent.approval import NO_USER_PRESENT, is_plain
+from holdfast.agent.approval import NO_USER_PRESENT, WRITES, is_plain
 from holdfast.agent.tools.function_tools import ToolError, parse_arguments
 from holdfast.agent.tools.protocol import Ask
+from holdfast.cli.output.humanize import count
 from holdfast.cli.output.screen import Screen
 from holdfast.values import ToolCall
 
 # Asks the user for a line, with a label; `None` if no user is present.
 PromptFunction: TypeAlias = Callable[[str], Awaitable[str | None]]
 _COMMAND: Final = "run_command"
-_MANY_LINES: Final = 15  # lines; from here on the first may have scrolled away
+_MANY_LINES: Final = 15  # From here on the first may have scrolled away,
+_MANY_CHARS: Final = 600  # as many in one line that is wrapped.
+_MAX_GRANT_CHARS: Final = 100  # What "always" allows is read in one line.
 _DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
-_WRITES: Final = frozenset({"edit_file", "write_file"})
 
 
 class Grant(NamedTuple):
@@ -52,36 +56,38 @@ class Approvals:
 
     async def __call__(self, ask: Ask) -> bool | str:
         """Return true to approve a call, or false or a reason to refuse it."""
-        if self._is_granted(ask.call):
+        if self._is_granted(ask):
             return True
         self._show(ask)
-        grant = grant_of(ask.call)
-        answer = await self._ask(f"allow it? y yes · a always: {grant} · n no")
+        grant = None if ask.sensitive else grant_of(ask.call)
+        always = "" if grant is None else f"a always: {grant} · "
+        answer = await self._ask(f"allow it? y yes · {always}n no")
         return NO_USER_PRESENT if answer is None else self._decide(answer.strip(), grant)
 
-    def _decide(self, answer: str, grant: Grant) -> bool | str:
+    def _decide(self, answer: str, grant: Grant | None) -> bool | str:
         match answer.lower():
             case "y" | "yes":
                 return True
-            case "a" | "always":
+            case "a" | "always" if grant is not None:
                 self._granted.setdefault(self.session_id, []).append(grant)
                 return True
             case "" | "n" | "no":
                 return False
         return answer.removeprefix("no ").removeprefix("n ").strip()
 
-    def _is_granted(self, call: ToolCall) -> bool:
-        return any(_covers(grant, call) for grant in self._granted.get(self.session_id, ()))
+    def _is_granted(self, ask: Ask) -> bool:
+        granted = () if ask.sensitive else self._granted.get(self.session_id, ())
+        return any(_covers(grant, ask.call) for grant in granted)
 
 
 def grant_of(call: ToolCall) -> Grant:
     """Return what "always" allows for a call."""
-    if call.name in _WRITES:
+    if call.name in WRITES:
         return Grant("files")
     if call.name != _COMMAND:
         return Grant(call.name)
     command = _command(call)
-    if is_plain(command):
+    if is_plain(command) and len(command) <= _MAX_GRANT_CHARS:
         return Grant(_COMMAND, tuple(command.split()))
     return Grant(_COMMAND, exact=command)
 
@@ -109,7 +115,8 @@ def print_request(out: Screen, ask: Ask) -> None:
     out.line(("  ? ", "bold yellow"), (ask.call.name, "bold"), f"  {first}")
     lines = rest.split("\n") if rest else []
     for line in lines:
-        style = _DIFF_STYLES.get(line[:1], "") if ask.call.name in _WRITES else ""
+        style = _DIFF_STYLES.get(line[:1], "") if ask.call.name in WRITES else ""
         out.body(line, indent=4, style=style)
-    if len(lines) > _MANY_LINES:
-        out.line((f"    these are {len(lines)} lines", "yellow"))
+    if len(lines) > _MANY_LINES or len(ask.what) > _MANY_CHARS:
+        length = f"{count(len(lines), 'line')}, {count(len(ask.what), 'character')}"
+        out.line((f"    read all of it: {length}", "yellow"))

@@ -16,8 +16,9 @@ from holdfast.agent.tools.protocol import Approver
 from holdfast.agent.tools.worker_thread import in_thread
 from holdfast.aio.session import AsyncSession
 from holdfast.aio.store import AsyncStore
+from holdfast.cli.known_stores import StoreTrust
 from holdfast.errors import ModelMissing
-from holdfast.values import Relation
+from holdfast.values import Page, Relation, SessionInfo
 
 _SLOW_IMPORTS: Final = ("anthropic", "openai")  # packages that are slow to import
 
@@ -27,9 +28,6 @@ class AgentFactory(Protocol):
 
     def choose(self, spec: str | None) -> ModelChoice:
         """Choose a model: `spec`, else by configuration and environment."""
-
-    def root(self, cwd: str | None) -> tuple[str, str | None]:
-        """Return the directory a session's tools work in, and a notice for the user."""
 
     def agent(self, choice: ModelChoice, root: str, approve: Approver) -> AsyncAgent:
         """Create an agent; raise `ModelMissing` with what the model needs."""
@@ -42,9 +40,17 @@ class ChatContext:
     """The open session of a chat, and the agent that answers in it."""
 
     def __init__(
-        self, store: AsyncStore, factory: AgentFactory, *, cwd: str, scope: str | None, run_id: str
+        self,
+        store: AsyncStore,
+        factory: AgentFactory,
+        trust: StoreTrust,
+        *,
+        cwd: str,
+        scope: str | None,
+        run_id: str,
     ) -> None:
         self.store = store
+        self.trust = trust
         self.cwd = cwd
         self.scope = scope
         self.run_id = run_id
@@ -68,15 +74,10 @@ class ChatContext:
 
     # -------------------------------------------------------------------------------- the session
 
-    async def open(self, session: AsyncSession) -> str | None:
-        """Continue a session; return a notice about the directory its tools work in."""
-        info = await session.info()
-        root, note = self._factory.root(info.cwd)
-        if info.cwd not in {None, root}:
-            await session.update(cwd=root)  # Its directory no longer exists.
+    async def open(self, session: AsyncSession, root: str) -> None:
+        """Continue a session with tools that work in `root`."""
         self.session, self._previous = session, None
         await self._set_root(root)
-        return note
 
     def leave_session(self) -> None:
         """Leave the session; the next message creates a new one."""
@@ -102,7 +103,7 @@ class ChatContext:
         made = await self.store.create(
             parent=parent, relation="continue", scope=self.scope, cwd=self.cwd
         )
-        await self.open(made)
+        await self.open(made, self.cwd)
         return made
 
     async def latest(self) -> AsyncSession | None:
@@ -110,6 +111,12 @@ class ChatContext:
         if self.scope is not None:
             return await self.store.latest(scope=self.scope)
         return await self.store.latest(cwd=self.cwd)
+
+    async def newest_sessions(self, limit: int) -> Page[SessionInfo]:
+        """Return the newest sessions of the scope, else of this directory."""
+        if self.scope is not None:
+            return await self.store.sessions(scope=self.scope, limit=limit)
+        return await self.store.sessions(cwd=self.cwd, limit=limit)
 
     # ---------------------------------------------------------------------------------- the agent
 

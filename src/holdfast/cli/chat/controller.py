@@ -15,6 +15,7 @@ from holdfast.agent.agent import AsyncAgent
 from holdfast.agent.events import Event, TextDelta, ThinkingDelta, UserSaid
 from holdfast.agent.tools.protocol import Ask
 from holdfast.aio.session import AsyncSession
+from holdfast.cli import agent_factory
 from holdfast.cli.chat import approval_prompt, resume_banner, slash_commands
 from holdfast.cli.chat.approval_prompt import Approvals
 from holdfast.cli.chat.chat_context import ChatContext
@@ -28,6 +29,12 @@ from holdfast.values import Content, Message, Recovered, to_parts
 
 _POLL_S: Final = 0.02  # seconds
 _CONTINUE_TEXT: Final = "Go on where you were interrupted."
+_DIRECTORY_CHOICES: Final = "it was started in {}: work there? y yes · n no, here"
+_NOT_KNOWN: Final = (
+    "{} may be another person's store: if you continue a session of it, its goal, queued input and "
+    "system messages act as yours."
+)
+_TRUST_CHOICES: Final = "continue it, now and from now on? y yes · n no, start a new conversation"
 _NO_MODEL: Final = "Until then you can read, search and switch sessions; /model chooses a model."
 
 
@@ -86,6 +93,7 @@ class ChatController:
         self.queued: list[str] = []  # input queued for the next turn
         self.last_error: HoldfastError | None = None  # why the last message was not answered
         self.turn_view = view.drawing()
+        self._roots: dict[str, str] = {}  # by session id: the directory the user chose
         self._approvals = Approvals(self._show_request, self._ask)
         context.set_approver(self._approvals)
 
@@ -125,22 +133,63 @@ class ChatController:
         self.print_model()
 
     async def _find_session(self, start_options: StartOptions) -> AsyncSession | None:
-        if start_options.fork is not None:
-            parent = await self.context.store.get(start_options.fork)
-            return await slash_commands.fork_at(parent, start_options.at)
-        if start_options.resume is not None:
-            return await self.context.store.get(start_options.resume)
-        return None if start_options.new else await self.context.latest()
+        if start_options.new:
+            return None
+        named = start_options.fork or start_options.resume
+        found = await (self.context.latest() if named is None else self.context.store.get(named))
+        if found is None or not await self.trusts_store():
+            return None
+        if start_options.fork is None:
+            return found
+        return await slash_commands.fork_at(found, start_options.at)
+
+    async def trusts_store(self) -> bool:
+        """True if sessions of this store may be continued; a store that is not known is asked for.
+
+        Raise `UntrustedStore` if no user is present to be asked.
+        """
+        trust = self.context.trust
+        if trust.is_known():
+            return True
+        if not self.view.interactive:
+            trust.require()
+        self.print_note(_NOT_KNOWN.format(trust.file), "yellow")
+        self.view.show()
+        if not is_yes(await self.view.ask(_TRUST_CHOICES)):
+            self.print_note("none of its sessions is continued; `holdfast show` reads them")
+            return False
+        trust.accept()
+        return True
 
     async def open_session(self, session: AsyncSession, *, how: str = "continuing") -> None:
         """Continue a session and print its state; after a crash, ask the user what to do."""
-        note = await self.context.open(session)
         recovered = await self.show_banner(session, how=how)
-        if note is not None:
-            self.print_note(note)
+        await self.context.open(session, await self._tool_root(session))
         if recovered is not None and self.view.interactive:
             self.view.show()
             await self._after_crash(await self.view.ask(resume_banner.CHOICES))
+
+    async def _tool_root(self, session: AsyncSession) -> str:
+        """Return the directory for a session's tools: this one, or its own if the user agrees."""
+        here, cwd = self.context.cwd, (await session.info()).cwd
+        if agent_factory.is_missing(cwd):
+            await session.update(cwd=here)
+            self.print_note(f"{cwd}, where it was started, does not exist; tools work in {here}")
+            return here
+        there = agent_factory.other_directory(cwd)
+        if there is None:
+            return here
+        if session.id not in self._roots:
+            self.view.show()
+            answer = await self.view.ask(_DIRECTORY_CHOICES.format(there))
+            self._roots[session.id] = there if is_yes(answer) else here
+        root = self._roots[session.id]
+        self.print_note(
+            f"tools work in {there}"
+            if root == there
+            else agent_factory.tools_work_here(here, there)
+        )
+        return root
 
     async def show_banner(
         self, session: AsyncSession, *, how: str = "continuing"
@@ -317,6 +366,11 @@ class ChatController:
 
     async def _ask(self, label: str) -> str | None:
         return await self.view.ask(label)
+
+
+def is_yes(answer: str | None) -> bool:
+    """True if the user answered a question with yes."""
+    return (answer or "").strip().lower() in {"y", "yes"}
 
 
 def _displayed_text(content: Content | Message | None) -> str | None:

@@ -51,7 +51,7 @@ class ResumeState(NamedTuple):
 def is_user_input(message: Message) -> bool:
     """True if the user wrote this message, rather than a program on their behalf."""
     hidden = any(message.metadata.get(flag) for flag in ("hidden", "injected"))
-    return message.role == "user" and not hidden
+    return message.role == "user" and not hidden and not message.demoted
 
 
 async def load_state(session: AsyncSession, recovered: Recovered | None = None) -> ResumeState:

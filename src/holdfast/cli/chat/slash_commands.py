@@ -92,6 +92,11 @@ def unescape(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
+def escape(text: str) -> str:
+    """Return a message as it is typed: with an extra slash if it would be a command without."""
+    return f"/{text}" if text.startswith("//") or parse(text) is not None else text
+
+
 async def run(chat: ChatController, name: str, rest: str) -> None:
     """Run a command; suggest a similar one if there is none of this name."""
     command = COMMANDS.get(_ALIASES.get(name, name))
@@ -181,7 +186,8 @@ async def _switch(chat: ChatController, session: AsyncSession) -> None:
     if chat.context.session is not None and chat.context.session.id == session.id:
         chat.print_note("this is the session you are in")
         return
-    await chat.open_session(session)
+    if await chat.trusts_store():
+        await chat.open_session(session)
 
 
 @_command("session", anytime=True)
@@ -277,7 +283,7 @@ async def fork(chat: ChatController, rest: str) -> None:
     session = await _current_session(chat)
     made = await fork_at(session, rest or None)
     before = short_name(await session.info())
-    await chat.context.open(made)
+    await chat.context.open(made, chat.context.root)
     chat.queued.clear()
     head = await made.head()
     at = "" if not rest else f" at message {head.seq}"

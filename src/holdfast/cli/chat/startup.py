@@ -6,6 +6,7 @@ After everything is closed, the chat prints the command that continues it.
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Final
 
 import holdfast
@@ -18,6 +19,7 @@ from holdfast.cli.agent_factory import AgentOptions
 from holdfast.cli.chat import resume_banner
 from holdfast.cli.chat.chat_context import ChatContext
 from holdfast.cli.chat.controller import StartOptions, View
+from holdfast.cli.known_stores import StoreTrust
 from holdfast.cli.output.labels import short_name
 from holdfast.cli.output.screen import screen
 from holdfast.cli.signals import SignalHandler
@@ -38,10 +40,6 @@ class ConfiguredAgentFactory:
     def choose(self, spec: str | None) -> ModelChoice:
         """Choose a model: `spec`, else by configuration and environment."""
         return agent_factory.choose_model(self._config, spec)
-
-    def root(self, cwd: str | None) -> tuple[str, str | None]:
-        """Return the directory a session's tools work in, and a notice for the user."""
-        return agent_factory.tool_root(cwd)
 
     def agent(self, choice: ModelChoice, root: str, approve: Approver) -> AsyncAgent:
         """Create an agent; raise `ModelMissing` with what the model needs."""
@@ -102,6 +100,12 @@ def make_context(
 ) -> ChatContext:
     """Create the context of a chat in the current directory."""
     factory = ConfiguredAgentFactory(opened, config, options)
-    here, _ = factory.root(None)
-    scope = config.settings.session.scope
-    return ChatContext(AsyncStore(opened), factory, cwd=here, scope=scope, run_id=run_id)
+    session = config.settings.session
+    return ChatContext(
+        AsyncStore(opened),
+        factory,
+        StoreTrust(opened, session.store),
+        cwd=str(Path.cwd()),
+        scope=session.scope,
+        run_id=run_id,
+    )

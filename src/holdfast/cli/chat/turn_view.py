@@ -27,6 +27,7 @@ _ERROR_CLASS: Final = re.compile(r"^[A-Z]\w+: ")
 _MAX_RESULT_CHARS: Final = 200  # of a tool's result
 _GOAL_LABELS: Final = {
     "active": ("goal", "cyan"),
+    "paused": ("goal paused", "yellow"),
     "completed": ("goal reached", "green"),
     "cancelled": ("goal cancelled", "yellow"),
     "blocked": ("goal blocked", "yellow"),

@@ -1,7 +1,7 @@
 """`holdfast config`: the settings in effect, and where each is set.
 
-It works with invalid files too, because that is when users need it. Problems are listed after the
-settings, and the exit code is then 1.
+It works with invalid files too, because that is when users need it. After the settings it lists
+what is ignored of a workspace's file, then the problems, with which the exit code is 1.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def _document(found: Config, wanted: Sequence[str]) -> dict[str, object]:
         "workspace": None if found.workspace is None else str(found.workspace),
         "settings": {key: _setting_document(values[key], found.origin(key)) for key in wanted},
         "problems": found.problems,
+        "ignored": found.ignored,
     }
 
 
@@ -121,6 +122,10 @@ def _draw(out: Screen, found: Config, wanted: Sequence[str]) -> None:
     out.fact("the workspace's   ", _file(found.workspace))
     out.line()
     out.table(_COLUMNS, [_row(key, values[key], found.origin(key)) for key in wanted])
+    if found.ignored:
+        out.line()
+    for one in found.ignored:
+        out.body(str(one), style="yellow")
     out.flush()
 
 

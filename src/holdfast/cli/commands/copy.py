@@ -13,13 +13,15 @@ from typing import Final
 import click
 import msgspec
 
+import holdfast
 from holdfast.cli.command import FILE, command
 from holdfast.cli.errors import PROBLEM_FOUND, print_error
+from holdfast.cli.known_stores import StoreTrust
 from holdfast.cli.output.humanize import count
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, screen
 from holdfast.cli.output.spinner import spinner
-from holdfast.cli.store_access import open_or_create, open_readonly
+from holdfast.cli.store_access import open_readonly
 from holdfast.storage import registry
 from holdfast.url import parse_url
 from holdfast.values import CopyReport, Damage
@@ -32,11 +34,12 @@ _HASH_CHARS: Final = 16
     "holdfast copy backup.db another.db",
     'holdfast copy "$HOLDFAST_URL" another.db   # run again: adds what is new',
     "holdfast copy --json backup.db sqlite:///another.db",
-    "holdfast copy backup.db postgresql://holdfast_worker@db.example/agents",
+    "holdfast copy --trust backup.db postgresql://holdfast_worker@db.example/agents",
 )
 @click.argument("origin", type=FILE, metavar="FROM")
 @click.argument("to", type=FILE, metavar="TO")
-def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
+@click.option("--trust", is_flag=True, help="FROM is my own, whatever its origin.")
+def copy(*, origin: str, to: str, trust: bool, store: str | None, as_json: bool) -> int:
     """Copy a whole store into another one, and compare them.
 
     FROM and TO are paths or URLs of any kind; TO is created if it does not exist. Everything is
@@ -50,12 +53,17 @@ def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
     (copy again), or a part of it could not be read (all the rest was copied). A turn that is open
     in FROM is open in TO, with its draft, but no process holds it there: the next turn, or
     `holdfast recover`, closes it as after a crash.
+
+    Goals, queued input and system messages act in TO as they did in FROM. So a file that another
+    person may have made is copied into a store of yours only with --trust.
     """
     if store is not None:
         raise click.UsageError("FROM and TO name the stores; omit --store.")
     if _location(origin) == _location(to):
         raise click.UsageError("FROM and TO are the same store.")
-    with open_readonly(origin) as source, open_or_create(to) as target:
+    created = registry.missing_store(parse_url(to, os.environ)) is not None
+    with open_readonly(origin) as source, holdfast.open(to) as target:
+        _require_trust(StoreTrust(source, origin), StoreTrust(target, to), given=trust, new=created)
         name = target.url  # Not what was typed, which may hold a password.
         with spinner(f"copying to {name}") as progress:
             report = source.copy(target, progress=progress)
@@ -65,6 +73,19 @@ def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
         _print_report(screen(), name, report)
         _print_differences(report)
     return 0 if report.same else PROBLEM_FOUND
+
+
+def _require_trust(source: StoreTrust, target: StoreTrust, *, given: bool, new: bool) -> None:
+    """Raise `UntrustedStore` if a store of the user's would get another person's sessions.
+
+    A new store is as much the user's as the one that it is a copy of.
+    """
+    if given:
+        source.accept()
+    elif target.is_known():
+        source.require()
+    if new and source.is_known():
+        target.accept()
 
 
 def _location(url: str) -> tuple[object, ...]:

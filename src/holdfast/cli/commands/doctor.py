@@ -65,13 +65,15 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 def doctor(*, fix: bool, store: str | None, as_json: bool) -> int:
     """Check a store for problems.
 
-    It shows how the store and its database are set up, which turns are open and whether their
-    holders are alive, and reads every row to find damage. It changes nothing. The exit code is 1 if
-    there is a problem; each one has a hint.
+    It shows how the store and its database are set up, who else may write or read its files, which
+    turns are open and whether their holders are alive, which purges are unfinished, and reads every
+    row to find damage. It changes nothing. The exit code is 1 if there is a problem; each one has a
+    hint.
 
-    With --fix it closes turns that a crash left open, keeping all of them, and removes other users'
-    permissions on the files. Of a damaged store it copies everything readable into a new one beside
-    it: the damaged file is never changed, and it is up to you to switch to the new one.
+    With --fix it closes turns that a crash left open, keeping all of them, finishes interrupted
+    purges, and removes other users' permissions on the files. Of a damaged store it copies
+    everything readable into a new one beside it: the damaged file is never changed, and it is up to
+    you to switch to the new one.
     """
     finding = examine(store)
     if fix and not finding.ok:
@@ -127,6 +129,7 @@ def _examine(opened: holdfast.Store) -> DoctorReport:
 
 
 def _failed_check(name: str, error: HoldfastError) -> HealthCheck:
+    # An error with a note says itself what to do; a salvage would not help.
     salvageable = isinstance(error, Damaged) and not hasattr(error, "__notes__")
     hint = _SALVAGE_HINT if salvageable else hint_for(error)
     return HealthCheck(name, what_happened(error), ok=False, hint=hint)
@@ -135,13 +138,14 @@ def _failed_check(name: str, error: HoldfastError) -> HealthCheck:
 def _contents(opened: holdfast.Store, stats: list[Stats]) -> Iterator[HealthCheck]:
     found = opened.stats()
     stats.append(found)
-    amounts = (
+    amounts = [
         count(found.sessions, "session"),
         count(found.messages, "message"),
         count(found.turns, "turn"),
         f"{count(found.blobs, 'blob')} ({size(found.blob_bytes)})",
-        f"{size(found.file_bytes)} on disk",
-    )
+    ]
+    if found.file_bytes is not None:
+        amounts.append(f"{size(found.file_bytes)} on disk")
     yield HealthCheck("contents", ", ".join(amounts))
 
 

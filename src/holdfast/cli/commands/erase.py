@@ -10,7 +10,12 @@ import click
 import holdfast
 from holdfast.cli import errors, params
 from holdfast.cli.command import ANY_REF, command
-from holdfast.cli.erasure_report import exit_code, print_proof, require_confirmation
+from holdfast.cli.erasure_report import (
+    delete_input_history,
+    exit_code,
+    print_proof,
+    require_confirmation,
+)
 from holdfast.cli.output.humanize import count, local_time, shorten, size
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.labels import full_name
@@ -40,8 +45,8 @@ def erase(
     MESSAGE is its number or its id. Its content is erased in this session, in those it was forked
     from and in its forks, with files that no other message needs, and their bytes on the disk. Its
     number, id, role and time stay, so that nothing else moves; it is no longer sent to a model.
-    What a title, a summary or another message quotes of it stays. It asks first; where it cannot
-    ask, --yes is required.
+    What a title, a summary or another message quotes of it stays; copies beside the store that
+    still hold it are named. It asks first; where it cannot ask, --yes is required.
     """
     require_confirmation(yes=yes, as_json=as_json)
     position = params.parse_position(message, branch)
@@ -50,6 +55,7 @@ def erase(
         if not yes and not _confirmed(session, position):
             screen().line("Nothing was erased.")
             return errors.DECLINED
+        delete_input_history()
         report = session.erase(position)
     if as_json:
         print_document(report)

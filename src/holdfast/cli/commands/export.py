@@ -137,9 +137,11 @@ def _write_to_stdout(request: ExportRequest, *, as_json: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-") as directory:
         file = Path(directory) / "export.jsonl"
         report, damage = _write(request, file, overwrite=False)
+        source = file.open("rb")
+    # The file has lost its name: a process that is killed now leaves nothing of it.
+    with source:
         sys.stdout.flush()
-        with file.open("rb") as source:
-            shutil.copyfileobj(source, sys.stdout.buffer)
+        shutil.copyfileobj(source, sys.stdout.buffer)
     if report.review is not None:
         _print_review(PlainScreen(sys.stderr), report.review)
     return _report_damage(damage)

@@ -15,7 +15,12 @@ import click
 
 from holdfast.cli import errors
 from holdfast.cli.command import FILE, command
-from holdfast.cli.erasure_report import exit_code, print_proof, require_confirmation
+from holdfast.cli.erasure_report import (
+    delete_input_history,
+    exit_code,
+    print_proof,
+    require_confirmation,
+)
 from holdfast.cli.errors import hint
 from holdfast.cli.output.humanize import ago, count, short_id, size
 from holdfast.cli.output.json_output import print_document
@@ -116,6 +121,8 @@ def prune(
             return 0
         if not plan.items or not (yes or _confirmed(plan)):
             return _change_nothing(plan, as_json=as_json)
+        if plan.purge:
+            delete_input_history()
         with (
             spinner("pruning") as progress,
             hint(Invalid, "choose another FILE for --archive"),

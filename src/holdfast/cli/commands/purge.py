@@ -15,7 +15,12 @@ import click
 import holdfast
 from holdfast.cli import errors
 from holdfast.cli.command import ANY_REF, command
-from holdfast.cli.erasure_report import exit_code, print_proof, require_confirmation
+from holdfast.cli.erasure_report import (
+    delete_input_history,
+    exit_code,
+    print_proof,
+    require_confirmation,
+)
 from holdfast.cli.output.humanize import ago, count, size
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.labels import full_name
@@ -49,8 +54,8 @@ def purge(
 
     Messages, turns, files and their bytes on the disk are erased and cannot be restored. Afterwards
     all files of the store are searched for pieces of the erased text. Copies made with `holdfast
-    export` or `holdfast backup` are yours to delete. It asks first; where it cannot ask, --yes is
-    required.
+    export` or `holdfast backup` are yours to delete; those beside the store that still hold the
+    text are named. It asks first; where it cannot ask, --yes is required.
     """
     require_confirmation(yes=yes, as_json=as_json)
     with open_existing(store) as opened:
@@ -59,6 +64,7 @@ def purge(
         if not yes and not _confirmed(opened, list(found.values()), forks):
             screen().line("Nothing was erased.")
             return errors.DECLINED
+        delete_input_history()
         return _erase(opened, list(found.values()), forks, as_json=as_json)
 
 

@@ -28,6 +28,7 @@ from holdfast.agent.tools.protocol import Approver
 from holdfast.cli import agent_factory, errors, session_choice, signals
 from holdfast.cli.agent_factory import AgentOptions
 from holdfast.cli.command import REF, command
+from holdfast.cli.known_stores import StoreTrust
 from holdfast.cli.output.humanize import shorten
 from holdfast.cli.output.labels import short_name
 from holdfast.cli.params import UTF8_TEXT
@@ -62,9 +63,8 @@ _ADVICE: Final = "pass its id, or choose another key"
 @click.option("--new", is_flag=True, help="Create a session, even if the scope has one.")
 @click.option("--model", type=UTF8_TEXT, help="The model to use; `holdfast models` lists them.")
 @click.option("--system", type=UTF8_TEXT, help="Instructions for the model.")
-@click.option(
-    "--yes", "-y", is_flag=True, help="Let it run commands and change files without asking."
-)
+@click.option("--yes", "-y", is_flag=True, help="Allow every tool call without asking.")
+@click.option("--trust", is_flag=True, help="Continue a session of another person's store.")
 @click.option("--no-tools", is_flag=True, help="Do not let the model use tools.")
 @click.option("--max-rounds", type=click.IntRange(min=1), help="Maximum number of model calls.")
 @click.option(
@@ -84,6 +84,7 @@ def run(
     model: str | None,
     system: str | None,
     yes: bool,
+    trust: bool,
     no_tools: bool,
     max_rounds: int | None,
     wait: float,
@@ -96,6 +97,10 @@ def run(
     Standard input is appended to the PROMPT, or is the prompt if there is none; it is read to its
     end, so pass < /dev/null in a script that needs it for something else. Without --session and
     --scope ($HOLDFAST_SCOPE) each run creates a session, in the current directory.
+
+    Its tools work in the current directory. A tool call that needs consent is refused, unless a
+    rule in holdfast.toml or --yes allows it. A session of a store file that another person may have
+    made is continued only with --trust, which is remembered for that store.
 
     The reply goes to standard output. With --json every event is a line there, and the last one is
     the result. Exit codes: 0 if the model answered, 1 if it failed or did not finish, 6 if it
@@ -120,6 +125,8 @@ def run(
         content, cut = _build_prompt(prompt)
         with agent_factory.open_store(config) as opened:
             session, created = _session(opened, config, name, new=new)
+            if not created:
+                _require_trust(StoreTrust(opened, config.settings.session.store), given=trust)
             started = RunStarted(
                 session=session.id,
                 key=session.key,
@@ -130,13 +137,13 @@ def run(
             )
             output = JsonLinesOutput() if as_json else TextOutput()
             output.begin(started)
-            root, elsewhere = _tool_root(session)
+            elsewhere = _note_directory(session)
             trashed = agent_factory.apply_retention(opened, config, keep=session.id)
             for notice in filter(None, (cut, elsewhere, trashed)):
                 output.notice(notice)
             approve = _refusing_approver(output)
             arguments = agent_factory.agent_arguments(
-                config, options, opened, root, approve, model=made
+                config, options, opened, str(Path.cwd()), approve, model=made
             )
             run = _Run(handler, Agent(made, **arguments, titles=False), output)
             code = run.answer(session, content, started.run_id)
@@ -166,7 +173,7 @@ def _longest_run(text: str) -> int:
 
 def _read_input() -> tuple[str, bool]:
     """Read standard input unless it is a terminal, up to a limit; true if there was more."""
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin.isatty():
         return "", False
     data = sys.stdin.buffer.read(_MAX_INPUT_BYTES + 1)
     cut = len(data) > _MAX_INPUT_BYTES
@@ -199,13 +206,21 @@ def _session(
     return opened.create(scope=scope, cwd=cwd), True
 
 
-def _tool_root(session: holdfast.Session) -> tuple[str, str | None]:
-    """Return the tools' directory and a notice; move the session if its directory is gone."""
-    cwd = session.info().cwd
-    root, notice = agent_factory.tool_root(cwd)
-    if cwd is not None and cwd != root:
-        session.update(cwd=root)
-    return root, notice
+def _require_trust(store: StoreTrust, *, given: bool) -> None:
+    if given:
+        store.accept()
+    else:
+        store.require()
+
+
+def _note_directory(session: holdfast.Session) -> str | None:
+    """Return a notice if the session was started elsewhere; move it here if that is gone."""
+    here, cwd = str(Path.cwd()), session.info().cwd
+    if agent_factory.is_missing(cwd):
+        session.update(cwd=here)
+        return f"{cwd}, where this session was started, does not exist; tools work in {here}"
+    there = agent_factory.other_directory(cwd)
+    return None if there is None else agent_factory.tools_work_here(here, there)
 
 
 def _resume_command(session: holdfast.Session, store: str | None) -> str:

@@ -27,7 +27,14 @@ from holdfast.operations.positions import resolve_position
 from holdfast.operations.session_fields import TEXT_FIELDS
 from holdfast.session import number_of
 from holdfast.storage.protocol import Snapshot
-from holdfast.values import BranchInfo, Link, Message, SessionInfo, TurnInfo
+from holdfast.values import (
+    BranchInfo,
+    Link,
+    Message,
+    SessionInfo,
+    SessionProvenance,
+    TurnInfo,
+)
 
 _INITIAL_REASONS: Final = frozenset({"start", "fork", "continue"})
 _EXCERPT_MESSAGES: Final = 10
@@ -192,6 +199,7 @@ def _print_json(opened: holdfast.Store, session: holdfast.Session, found: Excerp
             "messages": found.messages,
             "turns": _turns(session, found.messages),
             "queued": session.queued(),
+            "held": session.queued(held=True),
             "lineage": session.lineage(),
             "damage": opened.damage,
         }
@@ -229,6 +237,9 @@ def _draw_end(out: Screen, session: holdfast.Session, info: SessionInfo) -> None
     for waiting in session.queued():
         out.line(("waits for the next turn", "yellow"))
         out.body(waiting.message.text)
+    for held in session.queued(held=True):
+        out.line(("came with the import, and is sent only if you send it", "yellow"))
+        out.body(held.message.text)
     if info.interrupted:
         out.line(
             ("Interrupted", "bold yellow"),
@@ -247,6 +258,7 @@ def _draw_header(out: Screen, info: SessionInfo, branch: BranchInfo) -> None:
         ("metadata", to_ascii_json(info.metadata) if info.metadata else None),
         ("state", _state(info)),
         ("from", info.parent and describe_relation(info.parent, info.relation)),
+        ("imported", _provenance(info.provenance)),
         ("branch", _branch(branch)),
         ("holds", _amount(info, branch)),
         ("active", f"{ago(info.updated_at)}, created {ago(info.created_at)}"),
@@ -255,6 +267,16 @@ def _draw_header(out: Screen, info: SessionInfo, branch: BranchInfo) -> None:
         if value is not None:
             out.fact(f"  {name:<9}", value)
     out.line()
+
+
+def _provenance(found: SessionProvenance | None) -> str | None:
+    """Return where a session was imported from, and the fields that it had there."""
+    if found is None:
+        return None
+    names = ("cwd", "key", "scope", "agent")
+    there = [f"{name} {value}" for name in names if (value := getattr(found, name)) is not None]
+    there += ["pinned"] if found.pinned else []
+    return f"from {found.source}" + (f" (there: {', '.join(there)})" if there else "")
 
 
 def _state(info: SessionInfo) -> str:

@@ -112,14 +112,15 @@ def horizontal_bar(share: float, width: int = _BAR_CELLS) -> str:
 
 
 def _draw_amounts(out: Screen, url: str, found: Stats) -> None:
-    facts = (
+    facts = [
         ("store", url),
         ("sessions", f"{found.sessions:,}{_in_parentheses(found.trashed, 'in the trash')}"),
         ("messages", f"{found.messages:,} on {count(found.branches, 'branch', 'branches')}"),
         ("turns", f"{found.turns:,}{_in_parentheses(found.open_turns, 'open')}"),
         ("blobs", f"{found.blobs:,} ({size(found.blob_bytes)})"),
-        ("on disk", size(found.file_bytes)),
-    )
+    ]
+    if found.file_bytes is not None:
+        facts.append(("on disk", size(found.file_bytes)))
     for name, value in facts:
         out.fact(f"{name:<{_LABEL_CELLS}}", value)
 

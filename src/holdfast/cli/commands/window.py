@@ -17,6 +17,7 @@ from holdfast.cli.output.humanize import count, shorten, size
 from holdfast.cli.output.json_output import print_document, to_ascii_json
 from holdfast.cli.output.pager import paged
 from holdfast.cli.output.screen import Screen, Span
+from holdfast.cli.output.transcript import MAX_SHOWN_PARTS, draw_rest
 from holdfast.cli.store_access import open_readonly
 from holdfast.formats.registry import PROVIDERS, Format, format_of
 from holdfast.values import (
@@ -135,6 +136,7 @@ class _WindowPrinter:
         self._whole = whole
         self._names: dict[str, str] = {}
         self._role = ""
+        self._parts = 0  # under the last heading
 
     def draw(self, made: Window) -> None:
         """Print what is sent, then the totals and notes."""
@@ -149,12 +151,13 @@ class _WindowPrinter:
 
     def _draw_heading(self, role: str, name: str | None = None) -> None:
         self._end_message()
-        self._role = role
+        self._role, self._parts = role, 0
         spans: list[Span] = [(role, _ROLES.get(role, "bold"))]
         self._out.line(*spans, *([(f" · {name}", "dim")] if name else []))
 
     def _end_message(self) -> None:
         if self._role:
+            draw_rest(self._out, self._parts)
             self._out.line()
 
     def _draw_message(self, message: Message) -> None:
@@ -163,7 +166,9 @@ class _WindowPrinter:
         if message.role != self._role or not _has_only_tools(message):
             self._draw_heading(message.role, message.name)
         for part in message.parts:
-            self._draw_part(part)
+            self._parts += 1
+            if self._parts <= MAX_SHOWN_PARTS:
+                self._draw_part(part)
 
     def _draw_part(self, part: Part) -> None:
         if isinstance(part, Text):

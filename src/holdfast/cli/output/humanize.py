@@ -28,7 +28,7 @@ def ago(when: datetime, now: datetime | None = None) -> str:
     """Return how long ago something happened, such as `5 min ago`; after a month, the date."""
     passed = (now or datetime.now(UTC)) - when
     if passed >= _ONE_MONTH:
-        return f"{when.astimezone():%Y-%m-%d}"
+        return f"{_local(when):%Y-%m-%d}"
     if passed >= timedelta(days=1):
         return f"{passed.days} d ago"
     for limit, unit, name in reversed(_STEPS):
@@ -39,7 +39,14 @@ def ago(when: datetime, now: datetime | None = None) -> str:
 
 def local_time(when: datetime) -> str:
     """Return a date and time in the local time zone."""
-    return f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
+    return f"{_local(when):%Y-%m-%d %H:%M:%S}"
+
+
+def _local(when: datetime) -> datetime:
+    try:
+        return when.astimezone()
+    except OverflowError:  # on the first day of the year 1, or the last of 9999
+        return when
 
 
 def duration(milliseconds: int) -> str:

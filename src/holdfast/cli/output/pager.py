@@ -84,8 +84,9 @@ class _PagedOutput(io.StringIO):
     def _start(self) -> None:
         import subprocess
 
-        # With `R`, less shows colours; a user's own $LESS takes precedence.
-        environment = {"LESS": "R", **os.environ}
+        # With `R`, less shows colours, and it keeps no file of what was searched for in a
+        # conversation; a user's own settings take precedence.
+        environment = {"LESS": "R", "LESSHISTFILE": "-", **os.environ}
         self._pager = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
         # Ctrl-C is for the pager from now on: it ends a search there, not this program.
         self._previous_handler = signal.signal(signal.SIGINT, _ignore)

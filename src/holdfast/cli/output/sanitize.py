@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb"
@@ -71,6 +72,7 @@ def _modifies_previous(text: str, at: int) -> bool:
     return not before.isascii() and not _UNSAFE_IN_BODY.match(before)
 
 
+@lru_cache(maxsize=1_024)  # some texts consist of such characters
 def _escape(character: str) -> str:
     if character in _NAMED_ESCAPES:
         return _NAMED_ESCAPES[character]

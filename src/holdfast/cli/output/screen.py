@@ -25,10 +25,12 @@ Span: TypeAlias = str | tuple[str, str]  # text, or text and its style
 _ESCAPE_STYLE: Final = "magenta"
 COLUMN_GAP: Final = 2
 _MIN_TEXT_CELLS: Final = 16  # cells: a text truncated to fewer says little
-_MAX_WRAPPED_CHARS: Final = 200_000  # a longer body is not wrapped by rich, which takes long
+_MAX_WRAPPED_CHARS: Final = 200_000  # a longer text is not wrapped by rich, which takes long
+_MAX_COLOURED_CHARS: Final = 10_000  # nor are escapes in a longer one coloured
 _MAX_MARKDOWN_CHARS: Final = (
     32_000  # a longer Markdown text is not parsed: that may take quadratic time
 )
+_MAX_MARKDOWN_LINES: Final = 2_000  # nor is one of more lines: each takes a millisecond to draw
 
 
 class TableColumn(NamedTuple):
@@ -110,8 +112,8 @@ class PlainScreen(Screen):
     def body(self, text: str, *, indent: int = 2, style: str = "") -> None:  # noqa: ARG002
         """Print a text of many lines, indented."""
         margin = " " * indent
-        for line in sanitize(text, body=True).split("\n"):
-            self._file.write(f"{margin}{line}\n" if line else "\n")
+        lines = sanitize(text, body=True).split("\n")
+        self._file.write("".join(f"{margin}{line}\n" if line else "\n" for line in lines))
 
     def truncated_line(self, *spans: Span) -> None:
         """Print one line, without truncating it."""
@@ -148,10 +150,16 @@ class TerminalScreen(Screen):
 
     def line(self, *spans: Span) -> None:
         """Print one line, wrapped between words if it is too long."""
+        if _length(spans) > _MAX_WRAPPED_CHARS:
+            PlainScreen(self._file).line(*spans)
+            return
         self._console.print(to_rich_text(spans))
 
     def fact(self, label: str, value: str) -> None:
         """Print a value beside its label; wrapped lines are aligned with the value."""
+        if len(value) > _MAX_WRAPPED_CHARS:
+            PlainScreen(self._file).fact(label, value)
+            return
         space = max(self.width - cells(label), _MIN_TEXT_CELLS)
         for n, line in enumerate(to_rich_text([value]).wrap(self._console, space)):
             line.rstrip()
@@ -170,13 +178,13 @@ class TerminalScreen(Screen):
 
     def truncated_line(self, *spans: Span) -> None:
         """Print one line, truncated at the edge of the terminal."""
-        text = to_rich_text(spans)
+        text = to_rich_text(_beginning(span) for span in spans)
         text.truncate(self._console.width, overflow="ellipsis")
         self._console.print(text)
 
     def markdown(self, text: str, *, indent: int = 2, style: str = "") -> None:
         """Render headings, lists, quotes, tables and code; colours replace the markup."""
-        if len(text) > _MAX_MARKDOWN_CHARS:
+        if len(text) > _MAX_MARKDOWN_CHARS or text.count("\n") > _MAX_MARKDOWN_LINES:
             self.body(text, indent=indent, style=style)
             return
         from holdfast.cli.output.markdown import blocks
@@ -262,6 +270,17 @@ def _console(file: TextIO) -> Console:
     )
 
 
+def _length(spans: Iterable[Span]) -> int:
+    return sum(len(span if isinstance(span, str) else span[0]) for span in spans)
+
+
+def _beginning(span: Span) -> Span:
+    """Return as much of a span as a line could show."""
+    if isinstance(span, str):
+        return span[:_MAX_COLOURED_CHARS]
+    return span[0][:_MAX_COLOURED_CHARS], span[1]
+
+
 def to_rich_text(spans: Iterable[Span]) -> Text:
     """Return spans as one line of rich text, sanitized."""
     from rich.text import Text
@@ -276,6 +295,8 @@ def to_styled_text(source: str, style: str, *, body: bool = False) -> Text:
     """Return a source as rich text, sanitized; escapes get a colour of their own."""
     from rich.text import Text
 
+    if len(source) > _MAX_COLOURED_CHARS:
+        return Text(sanitize(source, body=body), style=style)
     text = Text()
     for piece, escaped in split_escapes(source, body=body):
         text.append(piece, style=_ESCAPE_STYLE if escaped else style)

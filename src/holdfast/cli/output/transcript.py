@@ -30,6 +30,7 @@ from holdfast.values import (
     Usage,
 )
 
+MAX_SHOWN_PARTS: Final = 500  # of a message: drawing a line for a terminal takes a millisecond
 Ledger: TypeAlias = Mapping[tuple[str | None, str], ToolRecord]
 
 _OUTCOMES: Final[Mapping[str, Span]] = {
@@ -208,8 +209,9 @@ class MessagePrinter:
             self._out.line(("  This message cannot be read. Its bytes are kept:", "red"))
         elif message.status == "erased":
             self._out.line(("  This message was erased for good.", "dim"))
-        for part in message.parts:
+        for part in message.parts[:MAX_SHOWN_PARTS]:
             self._draw_part(part, message)
+        draw_rest(self._out, len(message.parts))
         if message.metadata:
             self._out.line((f"  metadata {_json(message.metadata)}", "dim"))
         self._out.line()
@@ -229,7 +231,8 @@ class MessagePrinter:
         if message.role == "summary":
             facts.insert(0, self._coverage(message))
         if message.provenance is not None:
-            facts.append(f"from {message.provenance.source}")
+            was = f", was {message.provenance.role}" if message.provenance.role else ""
+            facts.append(f"from {message.provenance.source}{was}")
         spans += [(f" · {fact}", "dim") for fact in facts if fact]
         if message.status == "partial":
             spans.append((" · PARTIAL: it was cut short", "bold yellow"))
@@ -294,7 +297,7 @@ class MessagePrinter:
 
     def _draw_folded(self, message: Message) -> None:
         self._folded = True
-        for result in message.tool_results:
+        for result in message.tool_results[:MAX_SHOWN_PARTS]:
             name = result.name or self._names.get(result.call_id) or result.call_id
             failed: list[Span] = [("failed  ", "red")] if result.error else []
             self._out.truncated_line(
@@ -305,6 +308,7 @@ class MessagePrinter:
                 (_result_size(result), "dim"),
                 (shorten(result.text), "dim"),
             )
+        draw_rest(self._out, len(message.tool_results))
 
 
 def _result_size(result: ToolResult) -> str:
@@ -322,11 +326,18 @@ def _draw_result(out: Screen, result: ToolResult) -> None:
     failed: list[Span] = [("  failed", "red")] if result.error else []
     out.line(("  ← ", "dim"), name, (result.call_id, "dim"), *failed)
     content = (Text(result.content),) if isinstance(result.content, str) else result.content
-    for part in content:
+    for part in content[:MAX_SHOWN_PARTS]:
         if isinstance(part, Text):
             out.body(part.text, indent=4)
         else:
             out.line("    ", *(_file(part) if isinstance(part, File) else _raw(part)))
+    draw_rest(out, len(content))
+
+
+def draw_rest(out: Screen, parts: int) -> None:
+    """Print how many parts are not shown, if there are more than are shown."""
+    if parts > MAX_SHOWN_PARTS:
+        out.line((f"  … {count(parts - MAX_SHOWN_PARTS, 'more part')}; --json has them", "dim"))
 
 
 def _file(file: File) -> list[Span]:
@@ -351,5 +362,5 @@ def message_preview(message: Message) -> str:
     if text:
         return text
     if message.tool_calls:
-        return f"calls {', '.join(call.name for call in message.tool_calls)}"
+        return shorten(f"calls {', '.join(call.name for call in message.tool_calls)}")
     return count(len(message.parts), "part")

@@ -326,7 +326,6 @@ class PostgresBackend(Backend, IndexTableHost):
             connection.execute("growth", tenant),
             connection.execute("usage_by_day", tenant),
         )
-        size = connection.execute("size", (self._conninfo.schema,))
         ((sessions, trashed, turns, held, blobs, blob_bytes),) = counted.fetchall()
         ((branches, messages),) = stored.fetchall()
         return Stats(
@@ -343,7 +342,7 @@ class PostgresBackend(Backend, IndexTableHost):
                 (row.day, row.model, row.usage, row.cost)
                 for row in map(USAGE.row, spent.fetchall())
             ),
-            file_bytes=size.fetchall()[0][0],
+            file_bytes=None,
         )
 
     def health(self) -> list[HealthCheck]:

@@ -106,10 +106,10 @@ def split_branch(n: int) -> tuple[int, int]:
 
 def owner(row: Sequence[Any]) -> BranchOwner:
     """Convert the columns of a session that a search reads."""
-    n, id, scope, agent, title, parent, relation, branch, updated_at = row
+    n, id, scope, agent, cwd, title, parent, relation, branch, updated_at = row
     return BranchOwner(
-        n, text_of(id), unbind(scope), unbind(agent), unbind(title), unbind(parent), relation,
-        branch_number(n, branch), updated_at,
+        n, text_of(id), unbind(scope), unbind(agent), unbind(cwd), unbind(title), unbind(parent),
+        relation, branch_number(n, branch), updated_at,
     )  # fmt: skip
 
 

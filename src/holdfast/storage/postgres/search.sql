@@ -103,6 +103,9 @@ AND s.scope_mark = {mark} AND s.scope = {name}
 -- name: shown_of_agent
 AND s.agent_mark = {mark} AND s.agent = {name}
 
+-- name: shown_of_cwd
+AND s.cwd_mark = {mark} AND s.cwd = {name}
+
 -- name: shown_end
   UNION
   SELECT before.parent_session, before.parent_number FROM way CROSS JOIN LATERAL (

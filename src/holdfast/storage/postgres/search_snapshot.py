@@ -215,12 +215,17 @@ class PostgresSearchSnapshot(PostgresSnapshot):
         return super().head(n) if known is None else known[1]
 
     def visible_branches(
-        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+        self,
+        scopes: Sequence[str],
+        agents: Sequence[str],
+        cwds: Sequence[str],
+        *,
+        all_branches: bool,
     ) -> list[int]:
-        """Return the branches that sessions of these scopes and agents can show."""
+        """Return the branches that sessions of these scopes, agents and directories can show."""
         values: list[object] = [self._tenant, all_branches]
         pieces = [SQL["shown"]]
-        for kind, names in (("scope", scopes), ("agent", agents)):
+        for kind, names in (("scope", scopes), ("agent", agents), ("cwd", cwds)):
             for name in names:
                 values += [mark(name), bind(name)]
                 last = len(values)

@@ -234,10 +234,15 @@ class PostgresIndexConnection:
         return found
 
     def branches_of(
-        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+        self,
+        scopes: Sequence[str],
+        agents: Sequence[str],
+        cwds: Sequence[str],
+        *,
+        all_branches: bool,
     ) -> list[int]:
-        """Return the branches of the log that sessions of these scopes and agents can show."""
-        return self.log().visible_branches(scopes, agents, all_branches=all_branches)
+        """Return the branches that sessions of these scopes, agents and directories can show."""
+        return self.log().visible_branches(scopes, agents, cwds, all_branches=all_branches)
 
 
 def _millis(seconds: float) -> str:

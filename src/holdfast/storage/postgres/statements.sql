@@ -7,7 +7,7 @@
 -- {heads+1} is the first value after those of the row. {owner} stands for the statement of that name.
 
 -- name: owner
-s.n, s.id, s.scope, s.agent, s.title, s.parent, s.relation, h.branch, h.updated_at
+s.n, s.id, s.scope, s.agent, s.cwd, s.title, s.parent, s.relation, h.branch, h.updated_at
 
 -- True if a process listens. Listeners share a lock next to the tenant's ($2), so while one listens
 -- the lock cannot be taken exclusively.
@@ -550,10 +550,6 @@ WHERE s.tenant = $1 GROUP BY day ORDER BY day
 
 -- name: usage_by_day
 SELECT {u.*} FROM usage u WHERE u.tenant = $1
-
--- name: size
-SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
-WHERE c.relnamespace = $1::regnamespace AND c.relkind IN ('r', 'p')
 
 -- name: sessions_without_head
 SELECT s.id FROM sessions s WHERE s.tenant = $1 AND s.purged_at IS NULL AND NOT EXISTS (

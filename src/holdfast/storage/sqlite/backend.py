@@ -64,6 +64,9 @@ from holdfast.url import Durability, Location
 from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats
 
 T = TypeVar("T")
+_OWN_DIRECTORY_HINT: Final = (
+    "move the store, with all files that begin with its name, into a directory of your own"
+)
 _MAX_CACHED_PATHS: Final = 100_000
 _WIPE_BUSY_TIMEOUT_MS: Final = 2000  # Milliseconds that a wipe waits for other connections.
 _open_backends: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
@@ -192,6 +195,7 @@ class SQLiteBackend(Backend, IndexFileHost):
             found = migrations.schema_version(connection, self._path)
             known = max(self._steps)
             migrations.check_version(found, known, self._path)
+            migrations.check_tables(connection, self._path, self._steps)
             refuse_damaged_log(connection, self._path, self._vfs)
             if not self.readonly and self._lock is None:
                 self._lock = ProcessLock(self._path)
@@ -224,7 +228,7 @@ class SQLiteBackend(Backend, IndexFileHost):
             self._steps,
             self._lock,
             deadline=self.deadline,
-            backup=lambda to: backup(connection, to),
+            backup=lambda to: backup(connection, self._path, to),
         )
 
     def _open(self, *, readonly: bool) -> apsw.Connection:
@@ -261,6 +265,11 @@ class SQLiteBackend(Backend, IndexFileHost):
 
     def _connect_to_read(self) -> apsw.Connection:
         connection = self._open(readonly=self.readonly)
+        try:
+            migrations.check_tables(connection, self._path, self._steps)
+        except BaseException:
+            connection.close(force=True)
+            raise
         if not self.readonly:
             _make_query_only(connection)
         return connection
@@ -268,6 +277,7 @@ class SQLiteBackend(Backend, IndexFileHost):
     def _connect_to_write(self) -> apsw.Connection:
         connection = self._open(readonly=False)
         try:
+            migrations.check_tables(connection, self._path, self._steps)
             refuse_damaged_log(connection, self._path, self._vfs)
             if self._durability == "power":
                 # A writer that was killed may have left a commit that was not synced.
@@ -284,6 +294,12 @@ class SQLiteBackend(Backend, IndexFileHost):
         return migrations.FormatProbe(connection, self._path, max(self._steps))
 
     # --------------------------------------------------------------------- reading and writing
+
+    def identity(self) -> str | None:
+        """Return the time of the store's creation in microseconds, which nobody else can guess."""
+        with self._snapshot() as connection:
+            row = connection.execute(SQL["created_at"]).fetchone()
+        return str(row[0]) if row is not None and isinstance(row[0], int) else None
 
     def read(self, query: Query[T]) -> T:
         """Run a query on a snapshot and return its result."""
@@ -434,7 +450,7 @@ class SQLiteBackend(Backend, IndexFileHost):
         else:
             tenants = () if number is None else (number,)
         try:
-            return verify_file(self._path, tenants)
+            return verify_file(self._path, tenants, self._steps)
         except apsw.Error as error:
             raise translate(error, "nothing was verified.") from error
 
@@ -450,7 +466,7 @@ class SQLiteBackend(Backend, IndexFileHost):
         connection = self._open(readonly=True)
         try:
             refuse_damaged_log(connection, self._path, self._vfs)
-            return backup(connection, Path(to))
+            return backup(connection, self._path, Path(to))
         except apsw.Error as error:
             raise translate(error, "no backup was made; the store is unchanged.") from error
         finally:
@@ -466,6 +482,8 @@ class SQLiteBackend(Backend, IndexFileHost):
             ((branches, messages),) = _fetch_all(connection, "stored_messages", number)
             growth = _fetch_all(connection, "growth", number)
             spent = _fetch_all(connection, "usage_by_day", number)
+            if not all(USAGE.is_possible(*row) for row in spent):
+                raise Damaged("a row of usage is not what a store writes; run store.verify().")
         return Stats(
             sessions=sessions,
             trashed=trashed,
@@ -475,18 +493,17 @@ class SQLiteBackend(Backend, IndexFileHost):
             open_turns=held,
             blobs=blobs,
             blob_bytes=size,
-            file_bytes=sum(file_location.file_size(p) for p in self._files()),
+            file_bytes=self._file_bytes() if self.tenant == "default" else None,
             growth=tuple(Growth(to_day(day), begun, held) for day, begun, held in growth),
             days=sum_by_day(
                 (row.day, row.model, row.usage, row.cost) for row in map(USAGE.row, spent)
             ),
         )
 
-    def _files(self) -> list[Path]:
-        return [
-            self._path,
-            *(file_location.companion(self._path, s) for s in file_location.COMPANION_SUFFIXES),
-        ]
+    def _file_bytes(self) -> int:
+        suffixes = ("", *file_location.COMPANION_SUFFIXES)
+        files = (file_location.companion(self._path, suffix) for suffix in suffixes)
+        return sum(map(file_location.file_size, files))
 
     def health(self) -> list[HealthCheck]:
         """Return checks of the file's format, permissions and SQLite settings."""
@@ -509,7 +526,9 @@ class SQLiteBackend(Backend, IndexFileHost):
         ignored = self._ignored_frames()
         if ignored is not None:
             checks.append(HealthCheck("write-ahead log", str(ignored), not ignored.damaged))
-        return checks + [_permissions(p) for p in (self._path.parent, *self._files()) if p.exists()]
+        checks.append(_directory_permissions(self._path.parent))
+        checks += map(_exposed_directory, file_location.world_writable_parents(self._path.parent))
+        return checks + [_file_permissions(p) for p in file_location.files_of(self._path)]
 
     def _ignored_frames(self) -> IgnoredFrames | None:
         connection = self._open(readonly=True)
@@ -588,17 +607,26 @@ def _make_query_only(connection: apsw.Connection) -> None:
     connection.execute("PRAGMA query_only=ON")
 
 
-def _permissions(path: Path) -> HealthCheck:
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if path.is_dir():
-        # The files in it have modes of their own, but other users must not replace them.
-        writable = mode & (stat.S_IWGRP | stat.S_IWOTH)
-        sound, target_mode = not writable or bool(mode & stat.S_ISVTX), "go-w"
-    else:
-        sound, target_mode = not mode & 0o077, "600"
+def _file_permissions(path: Path) -> HealthCheck:
+    mode = stat.S_IMODE(path.lstat().st_mode)
     return HealthCheck(
-        f"permissions of {path.name}", f"{mode:o}", sound, f"chmod {target_mode} {path}"
+        f"permissions of {path.name}", f"{mode:o}", not mode & 0o077, f"chmod 600 {path}"
     )
+
+
+def _directory_permissions(path: Path) -> HealthCheck:
+    """Check a store's directory: the files in it have modes of their own, but can be replaced."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    name, writable = f"permissions of {path.name}", mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if writable and mode & stat.S_ISVTX:
+        shown = f"{mode:o}: other users may create files beside the store"
+        return HealthCheck(name, shown, ok=False, hint=_OWN_DIRECTORY_HINT)
+    return HealthCheck(name, f"{mode:o}", not writable, f"chmod go-w {path}")
+
+
+def _exposed_directory(path: Path) -> HealthCheck:
+    shown = f"{stat.S_IMODE(path.stat().st_mode):o}: every user may replace what is in it"
+    return HealthCheck(f"permissions of {path}", shown, ok=False, hint=f"chmod o-w {path}")
 
 
 def _before_fork() -> None:

@@ -24,9 +24,10 @@ _NO_BACKUP_MADE: Final = "no backup was made, and the store is unchanged."
 _COUNTS: Final = "SELECT (SELECT count(*) FROM heads), (SELECT count(*) FROM messages)"
 
 
-def backup(connection: apsw.Connection, target: Path) -> BackupReport:
+def backup(connection: apsw.Connection, store: Path, target: Path) -> BackupReport:
     """Copy the store that `connection` reads to `target`, and verify the copy."""
-    with new_file(target, _NO_BACKUP_MADE) as temporary:
+    location.require_utf8(target)
+    with new_file(target, _NO_BACKUP_MADE, copy_of=store) as temporary:
         sessions, messages = write_copy(connection, temporary, _NO_BACKUP_MADE)
         size = temporary.stat().st_size
     return BackupReport(path=str(target), sessions=sessions, messages=messages, size=size)

@@ -45,6 +45,7 @@ def prepare_directory(path: Path) -> None:
 
 def check_file(path: Path) -> bool:
     """Return true if a store's file exists, false if it does not; raise if it is not usable."""
+    require_utf8(path)
     refuse_network(path)
     try:
         found = os.lstat(path)
@@ -79,6 +80,16 @@ def check_file(path: Path) -> bool:
     return True
 
 
+def require_utf8(path: Path) -> None:
+    """Raise `StoreUnavailable` if a path is not valid UTF-8: SQLite accepts no other."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise StoreUnavailable(
+            f"{path} is not valid UTF-8, as the path of a store must be; choose another path."
+        ) from None
+
+
 def refuse_orphaned_log(path: Path) -> None:
     """Raise `Damaged` if a write-ahead log exists: SQLite would replay it into a new store."""
     if wal_size(path):
@@ -108,6 +119,26 @@ def file_size(path: Path) -> int:
 def companion(path: Path, suffix: str) -> Path:
     """Return the path of a store's companion file."""
     return path.with_name(path.name + suffix)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files of a store that exist: its own, its companions, indexes and copies."""
+    with system_errors("the store's directory cannot be read", "nothing was changed."):
+        beside = sorted(path.parent.iterdir())
+    return [p for p in beside if p.name == path.name or p.name.startswith(_beginnings(path))]
+
+
+def _beginnings(path: Path) -> tuple[str, ...]:
+    return f"{path.name}-", f"{path.name}."
+
+
+def world_writable_parents(directory: Path) -> list[Path]:
+    """Return the parents of a directory in which every user may rename or replace it."""
+    return [p for p in directory.absolute().parents if _is_world_writable(p.stat().st_mode)]
+
+
+def _is_world_writable(mode: int) -> bool:
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
 def search_suffix(tenant: int) -> str:

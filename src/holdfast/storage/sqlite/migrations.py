@@ -9,7 +9,8 @@ the commit. A store with steps that this version does not know is refused and no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,15 @@ _COUNTED_TABLES: Final = ("sessions", "heads", "branches", "messages", "turns", 
 _MAX_FORMAT: Final = 9999  # The numbers of steps have four digits.
 
 Steps = dict[int, str]
+_Tables = frozenset[tuple[str, str, str]]
+
+# What SQLite's ANALYZE leaves.
+_STATISTICS: Final = frozenset(
+    {
+        ("table", "sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
+        ("table", "sqlite_stat4", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
+    }
+)
 
 
 def load() -> Steps:
@@ -66,7 +76,7 @@ def header_damage(connection: apsw.Connection, steps: Steps) -> str | None:
     )
     if application == APPLICATION_ID and version == max(steps):
         return None
-    formats = same_tables(connection, steps)
+    formats = list(same_tables(connection, steps))
     if formats and application != APPLICATION_ID:
         return "the header does not identify the file as a Holdfast store, which its tables are"
     near = [number for number in formats if (number ^ version).bit_count() == 1]
@@ -79,18 +89,46 @@ def header_damage(connection: apsw.Connection, steps: Steps) -> str | None:
     )
 
 
-def same_tables(connection: apsw.Connection, steps: Steps) -> list[int]:
-    """Return the formats that have exactly the tables and indexes of this database."""
-    query = "SELECT type, name, sql FROM sqlite_schema"
-    found = set(connection.execute(query))
-    formats: list[int] = []
+def check_tables(connection: apsw.Connection, path: Path, steps: Steps) -> None:
+    """Raise `Damaged` if the tables and indexes are not exactly those of a store.
+
+    What is read from others is not what was stored: a generated column, a virtual table or an index
+    over an expression computes it, as the maker of the file wanted. Triggers and views are never
+    run, so a file may have any; and statistics, as any tool leaves them, change no result.
+    """
+    if any(same_tables(connection, steps)):
+        return
+    check_version(_pragma(connection, "user_version"), max(steps), path)
+    raise Damaged(
+        f"{path} has tables or indexes that no Holdfast store has; nothing was read or changed. "
+        "Open it with readonly=True, and copy everything readable into a new store with "
+        "store.salvage(to) or `holdfast doctor --fix`."
+    )
+
+
+def same_tables(connection: apsw.Connection, steps: Steps) -> Iterator[int]:
+    """Yield the formats that have exactly the tables and indexes of this database, newest first."""
+    found = _tables(connection)
+    scripts = tuple(steps.values())
+    for count, number in reversed(list(enumerate(steps, 1))):
+        if _tables_of(scripts[:count]) == found:
+            yield number
+
+
+def _tables(connection: apsw.Connection) -> _Tables:
+    query = "SELECT type, name, sql FROM sqlite_schema WHERE type NOT IN ('trigger', 'view')"
+    return frozenset(connection.execute(query)) - _STATISTICS
+
+
+@cache
+def _tables_of(scripts: tuple[str, ...]) -> _Tables:
+    """Return the tables and indexes that these steps create."""
     model = apsw.Connection(":memory:")
-    for number, script in steps.items():
+    for script in scripts:
         model.execute(script)
-        if set(model.execute(query)) == found:
-            formats.append(number)
+    found = _tables(model)
     model.close()
-    return formats
+    return found
 
 
 def check_version(found: int, known: int, path: Path) -> None:

@@ -7,6 +7,9 @@ After a failure nothing is left.
 A process that is killed leaves its temporary file behind. Each one has a lock, which the system
 releases when the process ends, so an abandoned file can be told from one that is being written. It
 is removed when the next file of that name is made.
+
+A copy of a store holds its conversations, and may be written anywhere. Until it is finished, a
+symbolic link beside the store leads to it, so that an erasure finds and removes what was abandoned.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from holdfast import ids
 from holdfast.errors import Invalid, system_error
 from holdfast.storage.sqlite.connection import translate
 from holdfast.storage.sqlite.location import PRIVATE_FILE, companion, sync_directory
+from holdfast.written_files import ID, UNFINISHED, UNFINISHED_LINK
 
 _LINK_UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _LOCK_SUFFIX: Final = "-lock"
@@ -39,17 +43,20 @@ def new_file(
     effect: str,
     *,
     overwrite: bool = False,
+    copy_of: Path | None = None,
     before_naming: Callable[[Path], object] | None = None,
 ) -> Iterator[Path]:
     """Lend the path of a temporary file, which gets the target's name if the block succeeds.
 
-    Errors are translated; `effect` states what was not made and not changed. `before_naming` is
-    called when the file is synced; it may lock it, because no descriptor of it is closed any more.
+    Errors are translated; `effect` states what was not made and not changed. `copy_of` is the store
+    whose conversations the file will hold. `before_naming` is called when the file is synced; it
+    may lock it, because no descriptor of it is closed any more.
     """
     with _translated_errors(effect):
         _check_target(target, effect, overwrite=overwrite)
         _remove_abandoned(target)
         temporary, lock = _reserve(target)
+        link = None if copy_of is None else _link_from(copy_of, temporary)
         try:
             yield temporary
             _sync(temporary)
@@ -58,6 +65,8 @@ def new_file(
             _publish(temporary, target, overwrite=overwrite)
         finally:
             _remove(temporary)
+            if link is not None:
+                link.unlink(missing_ok=True)
             os.close(lock)
 
 
@@ -88,6 +97,48 @@ def _prefix(target: Path) -> str:
     return f".{target.name[:_MAX_PREFIX]}."  # A name has at most 255 bytes.
 
 
+def _link_from(store: Path, temporary: Path) -> Path | None:
+    """Create a link beside a store to a copy of it; `None` where that is not possible.
+
+    What cannot be written to, such as a store on a read-only disk, cannot be erased from either.
+    """
+    link = store.with_name(f"{_prefix(store)}{ids.session_id()}.{UNFINISHED_LINK}")
+    try:
+        list(remove_unfinished_copies(store))  # An erasure reports what stays.
+        link.symlink_to(temporary.absolute())
+        sync_directory(link.parent)
+    except OSError:
+        return None
+    return link
+
+
+def remove_unfinished_copies(store: Path) -> Iterator[str]:
+    """Remove the copies that killed processes left of a store; yield a sentence for what stays."""
+    names = re.compile(rf"{re.escape(_prefix(store))}{ID}\.{UNFINISHED_LINK}")
+    for link in [file for file in store.parent.iterdir() if names.fullmatch(file.name)]:
+        try:
+            temporary = link.readlink()
+            if not (temporary.is_absolute() and re.fullmatch(UNFINISHED, temporary.name)):
+                continue  # A link that something else made.
+            if not temporary.parent.is_dir():
+                yield (
+                    f"{temporary}, an unfinished copy of the store, cannot be reached now; if its "
+                    f"directory was deleted, delete {link} too."
+                )
+            elif _remove_if_abandoned(temporary):
+                link.unlink(missing_ok=True)
+            else:
+                yield (
+                    f"{temporary} is a copy of the store that is being written; it may hold what "
+                    "was erased."
+                )
+        except OSError as error:
+            yield (
+                f"{link}, which leads to an unfinished copy of the store, cannot be removed: "
+                f"{error.strerror}."
+            )
+
+
 def _acquire(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,17 +164,19 @@ def _remove_abandoned(target: Path) -> None:
             _remove_if_abandoned(target.with_name(name))
 
 
-def _remove_if_abandoned(temporary: Path) -> None:
+def _remove_if_abandoned(temporary: Path) -> bool:
+    """Remove a temporary file; return false, with nothing removed, if it is being written."""
     try:
         lock = os.open(companion(temporary, _LOCK_SUFFIX), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:  # It is created first and removed last.
         _remove(temporary)
-        return
+        return True
     try:
-        if _acquire(lock):
+        if abandoned := _acquire(lock):
             _remove(temporary)
     finally:
         os.close(lock)
+    return abandoned
 
 
 def _remove(temporary: Path) -> None:

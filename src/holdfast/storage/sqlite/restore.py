@@ -32,6 +32,7 @@ from holdfast.storage.sqlite.new_file import new_file
 from holdfast.storage.sqlite.open_files import is_in_use, lock_exclusively
 from holdfast.storage.sqlite.process_lock import ProcessLock
 from holdfast.values import RestoreReport
+from holdfast.written_files import REPLACED, SEARCH_INDEX
 
 _UNCHANGED: Final = "nothing was restored, and the store is unchanged."
 _LOCK_TIMEOUT_S: Final = 5.0
@@ -51,6 +52,7 @@ def restore_backup(backup: Path, store: Path) -> RestoreReport:
                 store,
                 _UNCHANGED,
                 overwrite=True,
+                copy_of=store,
                 before_naming=lambda new: held.enter_context(lock_exclusively(new)),
             ) as temporary:
                 sessions, messages = write_copy(connection, temporary, _UNCHANGED)
@@ -135,7 +137,7 @@ def _detach(store: Path, replaced: Path | None) -> None:
     with system_errors("what was replaced cannot be moved", "run the same command again."):
         for suffix in ("-wal", "-shm"):
             location.companion(store, suffix).unlink(missing_ok=True)
-        index = re.compile(rf"{re.escape(store.name)}(-search(\.\d+)?(-wal|-shm)?)")
+        index = re.compile(rf"{re.escape(store.name)}({SEARCH_INDEX}(-wal|-shm)?)")
         for file in list(store.parent.iterdir()):
             if (match := index.fullmatch(file.name)) and replaced is not None:
                 file.rename(location.companion(replaced, match[1]))
@@ -148,7 +150,7 @@ def _finish_interrupted(store: Path) -> None:
     Before the new file had the store's name, the store has a second name too many; after that,
     the log beside it is an old one, which has been set aside.
     """
-    pattern = re.compile(rf"({re.escape(store.name)}\.replaced-\d+T\d+)(-wal)?")
+    pattern = re.compile(rf"({re.escape(store.name)}{REPLACED})(-wal)?")
     matches = [m for file in store.parent.iterdir() if (m := pattern.fullmatch(file.name))]
     with system_errors("what an earlier restore left cannot be removed", _UNCHANGED):
         for replaced in {store.with_name(match[1]) for match in matches}:

@@ -10,6 +10,9 @@ SELECT n FROM tenants WHERE name = ?
 -- name: add_tenant
 INSERT INTO tenants (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = name RETURNING n
 
+-- name: created_at
+SELECT value FROM meta WHERE name = 'created_at'
+
 -- name: raise_fence
 UPDATE meta SET value = value + 1 WHERE name = 'fence'
 
@@ -66,7 +69,7 @@ WITH RECURSIVE below (n, id) AS (
 {find_sessions} s.n IN (SELECT n FROM below) ORDER BY s.n
 
 -- name: titled
-SELECT n, id, scope, agent, title, parent, relation, h.branch, h.updated_at
+SELECT n, id, scope, agent, cwd, title, parent, relation, h.branch, h.updated_at
 FROM sessions s CROSS JOIN heads h ON h.session = s.n
 WHERE s.n IN (SELECT n FROM sessions INDEXED BY sessions_by_title
   WHERE tenant = ? AND title IS NOT NULL
@@ -74,7 +77,7 @@ WHERE s.n IN (SELECT n FROM sessions INDEXED BY sessions_by_title
 AND trashed_at IS NULL ORDER BY s.n
 
 -- name: owners
-SELECT b.n, s.n, id, scope, agent, title, s.parent, relation, h.branch, h.updated_at
+SELECT b.n, s.n, id, scope, agent, cwd, title, s.parent, relation, h.branch, h.updated_at
 FROM branches b CROSS JOIN sessions s ON s.n = b.session CROSS JOIN heads h ON h.session = s.n
 WHERE b.n IN (…) AND s.tenant = ? AND trashed_at IS NULL
 
@@ -97,7 +100,7 @@ INSERT INTO branches ({branches.names}) VALUES ({branches.values}) RETURNING n
 UPDATE branches SET last_seq = ?2, crc = ?3 WHERE n = ?1
 
 -- name: find_branches
-SELECT s.id, s.purged_at, h.branch, h.seq, {branches}
+SELECT s.id, s.purged_at, h.branch, h.branch_no, h.seq, {branches}
 FROM branches b CROSS JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
 WHERE s.tenant = ?1 AND
 
@@ -213,6 +216,10 @@ DELETE FROM messages WHERE place BETWEEN ? AND ?
 -- name: messages
 SELECT place & 4294967295, id, turn, crc, CAST(body AS BLOB) FROM messages
 WHERE place BETWEEN ? AND ? ORDER BY place
+
+-- name: stored_ends
+SELECT (SELECT place FROM messages WHERE place BETWEEN ?1 AND ?2 ORDER BY place LIMIT 1),
+  (SELECT place FROM messages WHERE place BETWEEN ?1 AND ?2 ORDER BY place DESC LIMIT 1)
 
 -- name: newest_summary
 SELECT max(place) & 4294967295 FROM messages INDEXED BY messages_summaries
@@ -359,22 +366,24 @@ SELECT n, length(data) FROM blobs b WHERE tenant = ? AND sha256 = ?
 -- name: drop_blob
 DELETE FROM blobs WHERE n = ?
 
+-- Totals instead of sums: numbers that no store writes would make a sum overflow.
 -- name: stats
 SELECT (SELECT count(*) FROM sessions WHERE tenant = ?1 AND purged_at IS NULL),
   (SELECT count(*) FROM sessions WHERE tenant = ?1 AND trashed_at IS NOT NULL AND purged_at IS NULL),
-  (SELECT coalesce(sum(turns), 0) FROM heads WHERE tenant = ?1),
+  (SELECT CAST(total(turns) AS INTEGER) FROM heads WHERE tenant = ?1),
   (SELECT count(*) FROM heads WHERE tenant = ?1 AND open_turn IS NOT NULL),
   (SELECT count(*) FROM blobs WHERE tenant = ?1),
-  (SELECT coalesce(sum(length(data)), 0) FROM blobs WHERE tenant = ?1)
+  (SELECT CAST(total(length(data)) AS INTEGER) FROM blobs WHERE tenant = ?1)
 
 -- name: stored_messages
-SELECT count(*), coalesce(sum(iif(b.n = h.branch, h.seq, b.last_seq) - b.fork_seq), 0)
+SELECT count(*),
+  CAST(total(max(0, iif(b.n = h.branch, h.seq, b.last_seq) - b.fork_seq)) AS INTEGER)
 FROM sessions s JOIN branches b ON b.session = s.n LEFT JOIN heads h ON h.session = s.n
 WHERE s.tenant = ?
 
 -- name: growth
 SELECT s.created_at / 86400000000 AS day, count(DISTINCT s.n),
-  coalesce(sum(iif(b.n = h.branch, h.seq, b.last_seq) - b.fork_seq), 0)
+  CAST(total(max(0, iif(b.n = h.branch, h.seq, b.last_seq) - b.fork_seq)) AS INTEGER)
 FROM sessions s JOIN branches b ON b.session = s.n JOIN heads h ON h.session = s.n
 WHERE s.tenant = ? GROUP BY day ORDER BY day
 

@@ -9,7 +9,8 @@ migration, `ALTER TABLE … ADD COLUMN`, and the annotation `Added`.
 were added behind it, without the last ones that are NULL: so a migration rewrites no row. Excluded
 are the numbers that SQLite assigns while it stores a row. Each of these is in an index as well, so
 the file holds it twice and the two can be compared. A checksum reveals a flipped byte in a value
-that is still well-formed.
+that is still well-formed. A stranger's file may have right checksums, so what a column cannot hold
+(`BOUNDS`) is refused as well: nothing that reads a row has to expect it.
 
 Names that SQL text cannot hold exactly (NUL, lone surrogates) are bound as blobs of their bytes;
 text and blob never compare equal, so two names are never confused.
@@ -18,16 +19,19 @@ text and blob never compare equal, so two names are never confused.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, Generic
 from zlib import crc32
 
 import msgspec
 
 from holdfast import codec
+from holdfast.clock import EPOCH, to_micros
 from holdfast.storage.columns import (
     Column,
     Count,
     JsonOf,
+    Kind,
     Layout,
     Number,
     RowT,
@@ -48,6 +52,20 @@ from holdfast.storage.rows import (
 # outcome): it matches no row, so the damage is not hidden.
 INVALID_CRC: Final = -1
 
+# The first and last number that a column may hold. A message's rowid has 31 bits for its branch and
+# 32 for its seq, which may be followed by one more.
+BOUNDS: Final[Mapping[Kind, tuple[int, int]]] = {
+    "count": (0, 2**63 - 1),
+    "number": (1, 2**31 - 1),
+    "seq": (0, 2**32 - 2),
+    "day": ((date.min - EPOCH.date()).days, (date.max - EPOCH.date()).days),
+    "time": (
+        to_micros(datetime.min.replace(tzinfo=UTC)),
+        to_micros(datetime.max.replace(tzinfo=UTC)),
+    ),
+    "integer": (-(2**63), 2**63 - 1),
+    "flag": (0, 1),
+}
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -84,6 +102,47 @@ def unbind_json(value: str | bytes | None) -> bytes | None:
     return codec.encode_text(value) if isinstance(value, str) else value
 
 
+def _is_bound_text(value: object) -> bool:
+    """Return whether a value is text that had to be bound as bytes."""
+    try:
+        return isinstance(value, bytes) and bind(codec.decode_text(value)) == value
+    except UnicodeDecodeError:
+        return False
+
+
+def row_check(columns: Sequence[Column]) -> Callable[..., bool]:
+    """Return a function that returns whether these columns may hold the values it is given.
+
+    It is compiled, for the same reason as `Layout`. What JSON may hold is known when it is decoded.
+    """
+    scope = {f"{column.name}_choices": column.choices for column in columns}
+    check: Callable[..., bool] = eval(  # noqa: S307 - fixed names
+        f"lambda {', '.join(column.name for column in columns)}: "
+        f"{' and '.join(map(_test, columns))}",
+        {"is_bound_text": _is_bound_text, "nul": "\0", **scope},
+    )
+    return check
+
+
+def _test(column: Column) -> str:
+    """Return an expression that tests the value of a column, by its name."""
+    name = column.name
+    if column.kind in BOUNDS:
+        first, last = BOUNDS[column.kind]
+        test = f"type({name}) is int and {first} <= {name} <= {last}"
+    elif column.kind == "choice":
+        test = f"{name} in {name}_choices"
+    elif column.kind == "name":
+        test = (
+            f"(type({name}) is str and nul not in {name} and {name} != '' or is_bound_text({name}))"
+        )
+    elif column.kind == "text":
+        test = f"(type({name}) is str and nul not in {name} or is_bound_text({name}))"
+    else:
+        test = f"(type({name}) is str or type({name}) is bytes)"
+    return f"({name} is None or {test})" if column.optional else test
+
+
 class DraftRecord(msgspec.Struct, frozen=True):
     """One record of a draft."""
 
@@ -102,14 +161,18 @@ class QuarantineRow(msgspec.Struct, frozen=True):
     content: Text | None
 
 
+_CRC: Final = Column("crc", "integer")
+
+
 class Table(Generic[RowT]):
     """A table: its columns, lists of them for statements, and its rows as values.
 
     In a statement its alias is the first letter of its name. `row` returns the row that was read,
-    given its derived fields.
+    given its derived fields; `is_possible` whether its columns may hold the values that were read.
     """
 
     row: Callable[..., RowT]
+    is_possible: Callable[..., bool]
 
     def __init__(
         self,
@@ -146,6 +209,8 @@ class Table(Generic[RowT]):
             read=self.selected,
         )
         self._values, self.row = layout.values, layout.row
+        by_name = {column.name: column for column in self.columns}
+        self.is_possible = row_check([by_name.get(name, _CRC) for name in self.selected])
 
     def lists(self) -> dict[str, str]:
         """Return the lists of columns, by the placeholders that stand for them in statements.
@@ -189,8 +254,11 @@ class Table(Generic[RowT]):
         return covered[:end]
 
     def is_intact(self, selected: Sequence[object]) -> bool:
-        """Return whether a row that was read matches its checksum."""
-        return self.checksum(selected[self._first_covered :]) == selected[0]
+        """Return whether a row that was read is possible, and matches its checksum."""
+        return (
+            self.is_possible(*selected)
+            and self.checksum(selected[self._first_covered :]) == selected[0]
+        )
 
 
 def _with_own(columns: Sequence[Column], own: Mapping[str, Column]) -> tuple[Column, ...]:
@@ -213,7 +281,7 @@ HEADS: Final = Table(
 BRANCHES: Final = Table(
     "branches",
     BranchRow,
-    own={"asked_seq": Column("last_seq", "count", optional=True)},
+    own={"asked_seq": Column("last_seq", "seq", optional=True)},
     assigned="n",
 )
 TURNS: Final = Table("turns", TurnRow, keys={"session", "number"})

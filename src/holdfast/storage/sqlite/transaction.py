@@ -2,7 +2,10 @@
 
 Every row gets a checksum when it is written (see `tables`). Rows that locate a history and
 control who may write to it (sessions, heads, branches, turns) are checked whenever they are read: a
-mismatch raises `Damaged` and never yields a shorter history.
+mismatch raises `Damaged` and never yields a shorter history. A stranger may have made a file with
+right checksums, so rows are also refused that no store writes: values that their column cannot
+hold, a branch that starts on a younger one, a row that is not what its index says it is. What reads
+a row through this module can rely on that.
 """
 
 from __future__ import annotations
@@ -17,7 +20,14 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import Damaged
-from holdfast.storage.ancestry import Path, PathBranch, Segment, join_path, ranges
+from holdfast.storage.ancestry import (
+    Path,
+    PathBranch,
+    Segment,
+    join_path,
+    ranges,
+    refuse_lacking_parent,
+)
 from holdfast.storage.columns import RowT
 from holdfast.storage.protocol import SessionField, Snapshot
 from holdfast.storage.rows import (
@@ -42,6 +52,7 @@ from holdfast.storage.rows import (
 )
 from holdfast.storage.sqlite.statements import SQL
 from holdfast.storage.sqlite.tables import (
+    BOUNDS,
     BRANCHES,
     DRAFTS,
     HEADS,
@@ -55,6 +66,7 @@ from holdfast.storage.sqlite.tables import (
     Table,
     bind,
     bind_json,
+    row_check,
     unbind,
 )
 from holdfast.storage.write_queue import CountingTransaction
@@ -62,6 +74,8 @@ from holdfast.titles import normalize_title
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
+_, _MAX_SEQ = BOUNDS["seq"]
+_, _MAX_NUMBER = BOUNDS["number"]
 _MAX_ACTIVITY: Final = (1 << 63) - 1
 _MAX_CACHED_SEGMENTS: Final = 64
 _MAX_ROWIDS: Final = 1000
@@ -70,8 +84,12 @@ _BRANCHES_PER_QUERY: Final = 250
 _NO_LIMIT: Final = -1
 _NO_TENANT: Final = -1
 _LAST_SEQ: Final = BRANCHES.selected.index("last_seq")
+_MIN_MESSAGE_BYTES: Final = 16
+_MAX_UNCHECKED: Final = 100_000  # messages or turns that are read, or missed, in no time
 _QUEUE_NUMBER: Final = QUEUE.selected.index("number")
-_ROWS_MISSING: Final = "a session's rows are missing"
+_USAGE_SESSION: Final = USAGE.selected.index("session")
+_ROWS_MISSING: Final = "a session's rows are missing, or differ from their index entries"
+_COMPARED_FIELDS: Final = frozenset({"n", "id", "key", "title", "parent"})
 
 # Literals: SQLite uses a partial index only if the text implies its WHERE.
 _IN_TRASH: Final = {
@@ -114,6 +132,11 @@ def message_rowid(branch: int, seq: int) -> int:
     return branch << _BRANCH_BITS | seq
 
 
+def message_capacity(size: int) -> int:
+    """Return how many messages a file of this many bytes could hold at most."""
+    return size // _MIN_MESSAGE_BYTES
+
+
 def message_values(row: MessageRow) -> tuple[str | bytes | int | None, ...]:
     """Return the columns of a message as they are stored, without its rowid."""
     return bind(row.id), row.turn, row.crc, bind_json(row.body)
@@ -144,18 +167,34 @@ class SQLiteSnapshot(Snapshot):
             raise self._checksum_error(session) from error
         return [self._checked(table, row, session) for row in found]
 
+    def _possible(
+        self, table: Table[RowT], row: Sequence[Any], session: int, *derived: object
+    ) -> RowT:
+        """Return a row whose checksum is not verified; raise `Damaged` if it cannot be."""
+        if not table.is_possible(*row):
+            raise self._checksum_error(session)
+        return self._decoded(table, row, session, *derived)
+
     def _checked(
         self, table: Table[RowT], row: Sequence[Any], session: int | None, *derived: object
     ) -> RowT:
         """Return a row that was read; raise `Damaged` if it does not match its checksum."""
         if not table.is_intact(row):
             raise self._checksum_error(session)
-        return table.row(row, *derived)
+        return self._decoded(table, row, session, *derived)
+
+    def _decoded(
+        self, table: Table[RowT], row: Sequence[Any], session: int | None, *derived: object
+    ) -> RowT:
+        try:
+            return table.row(row, *derived)
+        except ValueError as error:  # JSON of another type
+            raise self._checksum_error(session) from error
 
     def _checksum_error(self, session: int | None) -> Damaged:
         return Damaged(
-            f"the rows of {self._describe_session(session)} do not match their checksum; nothing "
-            "was changed. "
+            f"the rows of {self._describe_session(session)} do not match their checksum, or are "
+            "not what a store writes; nothing was changed. "
             "Run store.verify() to list the damage, and store.salvage(to) to copy everything "
             "readable into a new store."
         )
@@ -163,6 +202,12 @@ class SQLiteSnapshot(Snapshot):
     def _describe_session(self, session: int | None) -> str:
         row = None if session is None else self._first("id_of_session", session)
         return f"session {row[0].decode('utf-8', 'backslashreplace')}" if row else "a session"
+
+    def _session_id(self, value: object) -> str:
+        """Return the id of a session that was read beside a row of another table."""
+        if not _is_id(value):
+            raise self._checksum_error(None)
+        return str(unbind(value))
 
     def now(self) -> int:
         """Return the time in microseconds, from this host's clock."""
@@ -192,6 +237,8 @@ class SQLiteSnapshot(Snapshot):
         try:
             for row in self._execute(_session_query(by, trashed), self._search_values(by, value)):
                 session = self._checked(SESSIONS, row, row[1])
+                if by in _COMPARED_FIELDS and getattr(session, by) != value:
+                    raise self._checksum_error(session.n)
                 if stubs or session.purged_at is None:
                     found.append(session)
                 if len(found) == limit:
@@ -218,7 +265,7 @@ class SQLiteSnapshot(Snapshot):
         for start in range(0, len(numbers), _BRANCHES_PER_QUERY):
             some = numbers[start : start + _BRANCHES_PER_QUERY]
             rows = self._execute(_with_parameters("owners", len(some)), (*some, self._tenant))
-            found.update((branch, _owner(row)) for branch, *row in rows)
+            found.update((branch, _owner(row)) for branch, *row in rows if _is_owner(*row))
         return found
 
     def titled(self, words: Sequence[str]) -> list[BranchOwner]:
@@ -229,7 +276,8 @@ class SQLiteSnapshot(Snapshot):
         plain = [word for word in words if word.isascii()]
         conditions = " AND ".join(["instr(lower(title), ?)"] * len(plain)) or "TRUE"
         text = SQL["titled"].replace("(…)", f"({conditions})")
-        return [_owner(row) for row in self._execute(text, (self._tenant, *plain))]
+        rows = self._execute(text, (self._tenant, *plain))
+        return [_owner(row) for row in rows if _is_owner(*row)]
 
     def count_forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Return how many sessions were forked from each of these."""
@@ -259,7 +307,22 @@ class SQLiteSnapshot(Snapshot):
     def head(self, n: int) -> HeadRow | None:
         """Return a session's head row."""
         found = self._fetch(HEADS, "head", n, n, self._tenant)
-        return found[0] if found else None
+        if not found:
+            return None
+        self._refuse_beyond_capacity(n, found[0].seq, found[0].turns)
+        return found[0]
+
+    def _refuse_beyond_capacity(self, session: int, *counts: int) -> None:
+        """Raise `Damaged` for more messages or turns than the file has room for.
+
+        Whatever goes through a history page by page then ends, even if nothing of it is there.
+        """
+        most = max(counts)
+        if most > _MAX_UNCHECKED and most > message_capacity(
+            self._connection.execute("PRAGMA page_count").get
+            * self._connection.execute("PRAGMA page_size").get
+        ):
+            raise self._checksum_error(session)
 
     def list_sessions(
         self, listing: SessionFilter, *, before: int | None, limit: int
@@ -285,7 +348,12 @@ class SQLiteSnapshot(Snapshot):
         width = len(SESSIONS.selected)
         for row in rows:
             n = row[1]
-            yield self._checked(SESSIONS, row[:width], n), self._checked(HEADS, row[width:], n)
+            head = self._checked(HEADS, row[width:], n)
+            self._refuse_beyond_capacity(n, head.seq, head.turns)
+            if head.activity >= before:
+                raise self._checksum_error(n)
+            before = head.activity
+            yield self._checked(SESSIONS, row[:width], n), head
 
     def _list_one_by_one(self, listing: SessionFilter, before: int) -> Iterator[ListedSession]:
         """Yield sessions one by one, with an `UnreadableSession` for each damaged one; slow."""
@@ -298,7 +366,9 @@ class SQLiteSnapshot(Snapshot):
                 found = self._unreadable(n, activity, _damage_reason(error))
             else:
                 found = (
-                    (row, head) if row and head else self._unreadable(n, activity, _ROWS_MISSING)
+                    (row, head)
+                    if row and head and head.activity == activity
+                    else self._unreadable(n, activity, _ROWS_MISSING)
                 )
             if _is_listed(found, listing):
                 yield found
@@ -326,8 +396,14 @@ class SQLiteSnapshot(Snapshot):
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
         """Return the sessions written to after an activity number, in order."""
         rows = self._execute(SQL["activity_after"], (self._tenant, number, limit))
-        heads = [(unbind(id), self._checked(HEADS, head, head[2])) for id, *head in rows]
-        return [(head.activity, id, head.branch_no, head.seq) for id, head in heads]
+        found = []
+        for id, *columns in rows:
+            head = self._checked(HEADS, columns, columns[2])
+            if head.activity <= number:
+                raise self._checksum_error(head.session)
+            number = head.activity
+            found.append((number, self._session_id(id), head.branch_no, head.seq))
+        return found
 
     # ---------------------------------------------------------------------------- messages
 
@@ -340,6 +416,8 @@ class SQLiteSnapshot(Snapshot):
         current: int | None = branch
         while current is not None and current not in self._paths:
             step, parent = self._step(current)
+            if steps:
+                refuse_lacking_parent(step.fork_seq, steps[-1].fork_seq)
             steps.append(step)
             if step.fork_seq < low and parent is not None and low > 1:
                 return join_path(steps)
@@ -354,9 +432,8 @@ class SQLiteSnapshot(Snapshot):
         if row is None:
             raise Damaged(f"branch {branch} is missing; run store.verify().")
         session_id, *columns = row
-        found = self._checked(BRANCHES, columns, columns[2], unbind(session_id), None)
-        if found.parent is not None and found.parent >= branch:
-            raise Damaged(f"branch {branch} names a parent that is not older; run store.verify().")
+        found = self._checked(BRANCHES, columns, columns[2], self._session_id(session_id), None)
+        _refuse_impossible_start(found)
         return PathBranch(branch, found.fork_seq, found.session_id), found.parent
 
     def _cache_path(self, branch: int, path: Path) -> None:
@@ -383,7 +460,13 @@ class SQLiteSnapshot(Snapshot):
             rows = self._execute(SQL["branch_by_token"], (self._tenant, session, bind(token)))
         else:
             rows = self._execute(SQL["branches_of_session"], (self._tenant, session))
-        return [self._branch_row(row) for row in rows]
+        found = [self._branch_row(row) for row in rows]
+        given = {"n": n, "session": session, "number": number, "token": token, "parent": parent}
+        wanted = [(field, value) for field, value in given.items() if value is not None]
+        for row in found:
+            if any(getattr(row, field) != value for field, value in wanted):
+                raise self._checksum_error(row.session)
+        return found
 
     def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
         """Return these branches and their descendants, in one statement."""
@@ -391,12 +474,26 @@ class SQLiteSnapshot(Snapshot):
         return [self._branch_row(row) for row in rows]
 
     def _branch_row(self, row: Sequence[Any]) -> BranchRow:
-        session_id, purged_at, active, head_seq, *columns = row
+        session_id, purged_at, active, active_number, head_seq, *columns = row
         if not BRANCHES.is_intact(columns):
             raise self._checksum_error(columns[2])
         if columns[1] == active:
             columns[_LAST_SEQ] = head_seq
-        return BRANCHES.row(columns, unbind(session_id), purged_at is not None)
+        found = BRANCHES.row(columns, self._session_id(session_id), purged_at is not None)
+        _refuse_impossible_start(found)
+        ends = type(found.last_seq) is int and found.fork_seq <= found.last_seq <= _MAX_SEQ
+        self._refuse_beyond_capacity(found.session, found.last_seq if ends else 0)
+        is_open = found.last_seq is None and self._is_new_branch(found.n)
+        if not (ends or is_open) or (found.n == active and found.number != active_number):
+            raise Damaged(
+                f"branch {found.number} of session {found.session_id} does not end where its "
+                "session's head says; run store.verify()."
+            )
+        return found
+
+    def _is_new_branch(self, n: int) -> bool:  # noqa: ARG002
+        """True if this transaction has added the branch: its end may not be written yet."""
+        return False
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Return the messages of these ranges in order, each range with its session's id."""
@@ -413,6 +510,17 @@ class SQLiteSnapshot(Snapshot):
             ]
             found.append((segment.session_id, messages))
         return found
+
+    def stored_part(self, segment: Segment) -> Segment | None:
+        """Return a range without messages that are missing at its ends; two look-ups."""
+        ends = (
+            message_rowid(segment.branch, segment.first),
+            message_rowid(segment.branch, segment.last or 0),
+        )
+        first, last = self._first("stored_ends", *ends) or (None, None)
+        if first is None:
+            return None
+        return msgspec.structs.replace(segment, first=first & _SEQ_MASK, last=last & _SEQ_MASK)
 
     def newest_summary(self, path: Path, last: int) -> int | None:
         """Return the seq of the last summary along a path; only the index is read."""
@@ -498,7 +606,8 @@ class SQLiteSnapshot(Snapshot):
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
         """Return the tool ledger of a turn, in call order."""
-        return [TOOLS.row(row) for row in self._execute(SQL["tools"], (session, turn))]
+        rows = self._execute(SQL["tools"], (session, turn))
+        return [self._possible(TOOLS, row, session) for row in rows]
 
     def draft(self, session: int, turn: int, *, limit: int | None = None) -> list[bytes]:
         """Return the records of an open draft."""
@@ -508,7 +617,10 @@ class SQLiteSnapshot(Snapshot):
     def queue(self, session: int) -> list[QueueRow]:
         """Return queued input in order."""
         rows: list[Any] = self._execute(SQL["queue"], (session,)).fetchall()
-        return [QUEUE.row(row, self._queue_blobs(session, row[_QUEUE_NUMBER])) for row in rows]
+        return [
+            self._possible(QUEUE, row, session, self._queue_blobs(session, row[_QUEUE_NUMBER]))
+            for row in rows
+        ]
 
     def _queue_blobs(self, session: int, number: int) -> tuple[tuple[str, bytes], ...]:
         rows = self._execute(SQL["queue_blobs"], (session, number))
@@ -520,9 +632,10 @@ class SQLiteSnapshot(Snapshot):
         """Return usage by day and model: of a session, or the newest of a model."""
         if session is not None:
             rows = self._execute(SQL["usage_of_session"], (session,))
-            return sort_usage(map(USAGE.row, rows))[:limit]
+            return sort_usage(self._possible(USAGE, row, session) for row in rows)[:limit]
         values = (bind(model), self._tenant, _NO_LIMIT if limit is None else limit)
-        return [USAGE.row(row) for row in self._execute(SQL["usage_of_model"], values)]
+        rows = self._execute(SQL["usage_of_model"], values)
+        return [self._possible(USAGE, row, row[_USAGE_SESSION]) for row in rows]
 
     def stored_blob(self, sha256: str) -> bytes | None:
         """Return a blob's data as it is stored."""
@@ -532,7 +645,10 @@ class SQLiteSnapshot(Snapshot):
     def erasures(self) -> int:
         """Return how many transactions have erased messages."""
         row = self._first("erasures", self._tenant)
-        return row[0] if row else 0
+        count = row[0] if row else 0
+        if not isinstance(count, int):
+            raise Damaged("the store's count of erasures is not a number; run store.verify().")
+        return count
 
 
 class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
@@ -560,7 +676,7 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
 
     def _cache_path(self, branch: int, path: Path) -> None:
         """Cache a path, except for a new branch: a rollback would free its number for another."""
-        if self._first_new_branch is None or branch < self._first_new_branch:
+        if not self._is_new_branch(branch):
             super()._cache_path(branch, path)
 
     def _write(self, name: str, *values: object) -> None:
@@ -572,6 +688,8 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
         row = self._first(name, *values)
         assert row is not None  # noqa: S101 - INSERT … RETURNING gives its row
         number: int = row[0]
+        if number > _MAX_NUMBER:
+            raise Damaged("the store has no numbers left for new rows; run store.salvage(to).")
         return number
 
     def add_session(self, row: SessionRow, start: BranchStart) -> int:
@@ -589,6 +707,10 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
         n = self._insert_returning("add_branch", *BRANCHES.values(row, None))
         self._first_new_branch = self._first_new_branch or n
         return n
+
+    def _is_new_branch(self, n: int) -> bool:
+        """True if this transaction has added the branch."""
+        return self._first_new_branch is not None and n >= self._first_new_branch
 
     def end_branch(self, n: int, last_seq: int) -> None:
         """Record the last seq of a branch that is no longer active."""
@@ -740,6 +862,20 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
 # ------------------------------------------------------------------------------- rows and values
 
 
+def _refuse_impossible_start(row: BranchRow) -> None:
+    """Raise `Damaged` for a branch that starts neither on an older one nor with message 1.
+
+    Its path would have no start.
+    """
+    if row.parent is None and row.fork_seq != 0:
+        raise Damaged(
+            f"branch {row.n} starts after message {row.fork_seq} but names no parent; run "
+            "store.verify()."
+        )
+    if row.parent is not None and row.parent >= row.n:
+        raise Damaged(f"branch {row.n} names a parent that is not older; run store.verify().")
+
+
 def _damage_reason(error: Exception) -> str:
     damaged = isinstance(error, Damaged)
     return str(error) if damaged else f"a session cannot be read: {type(error).__name__}"
@@ -825,6 +961,17 @@ def _filter_values(listing: SessionFilter) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None
     }
+
+
+_is_id: Final = row_check([column for column in SESSIONS.columns if column.name == "id"])
+_is_owner: Final = row_check(
+    [
+        column
+        for name in BranchOwner.__struct_fields__
+        for column in (*SESSIONS.columns, *HEADS.columns)
+        if column.name == name
+    ]
+)
 
 
 def _owner(row: Sequence[Any]) -> BranchOwner:

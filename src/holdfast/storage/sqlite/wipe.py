@@ -8,7 +8,8 @@ locations, each with its own remedy:
 - The gap in a b-tree page, between its cell pointers and its cells, holds copies of cells that
   moved to another page. Gaps are overwritten in the file while no process can write and the log
   is empty.
-- A migration leaves a backup of the whole file. It is deleted.
+- A migration leaves a backup of the whole file, and a process that is killed while it copies the
+  store leaves an unfinished copy. They are deleted.
 
 Whatever could not be removed is reported.
 
@@ -35,7 +36,9 @@ import apsw
 
 from holdfast.storage.sqlite.connection import open_file
 from holdfast.storage.sqlite.location import sync_directory, wal_size
+from holdfast.storage.sqlite.new_file import remove_unfinished_copies
 from holdfast.storage.sqlite.statements import SQL
+from holdfast.written_files import MIGRATION_BACKUP, SEARCH_INDEX
 
 _MAX_ATTEMPTS: Final = 3
 _PAGES_PER_READ: Final = 256
@@ -64,6 +67,7 @@ def wipe_erased(
         connection.set_busy_timeout(busy_timeout_ms)
         # The notes are deleted with the gaps, so file deletions must be durable before that.
         return (
+            *remove_unfinished_copies(path),
             *_delete_migration_backups(path),
             *_wipe_wal_and_gaps(connection, path, vfs, notes),
             *_report_quarantine(connection),
@@ -188,7 +192,7 @@ def _wipe_gaps(
 
 
 def _delete_migration_backups(path: Path) -> Iterator[str]:
-    pattern = re.compile(re.escape(path.name) + r"\.before-\d+(\.\d+)?(-wal|-shm)?")
+    pattern = re.compile(re.escape(path.name) + MIGRATION_BACKUP + r"(-wal|-journal|-shm)?")
     for copy in path.parent.iterdir():
         if not pattern.fullmatch(copy.name):
             continue
@@ -196,12 +200,12 @@ def _delete_migration_backups(path: Path) -> Iterator[str]:
             copy.unlink()
         except OSError as error:
             yield f"{copy}, a backup made before a migration, cannot be deleted: {error.strerror}."
-    sync_directory(path.parent)  # Also for search indexes that were deleted before.
+    sync_directory(path.parent)  # Also for what was deleted before: copies and search indexes.
 
 
 def delete_search_indexes(path: Path) -> None:
     """Delete the search indexes beside a store; they are derived data and are rebuilt."""
-    pattern = re.compile(re.escape(path.name) + r"-search(\.\d+)?(-wal|-shm)?")
+    pattern = re.compile(re.escape(path.name) + SEARCH_INDEX + "(-wal|-shm)?")
     for file in path.parent.iterdir():
         if pattern.fullmatch(file.name):
             with suppress(OSError):

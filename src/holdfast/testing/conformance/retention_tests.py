@@ -303,7 +303,7 @@ class RetentionTests(StoreFixtures):
         assert (report.archive.sessions, report.archive.path) == (2, str(to))
         assert (report.trashed, report.purged) == ((one.id,), (two.id,))
         store.purge(one.id)
-        assert store.import_(to).sessions == 2
+        assert store.import_(to, trust=True).sessions == 2
         assert [texts(store.get(id)) for id in (one.id, two.id)] == said
 
     def test_an_archive_that_cannot_be_written_stops_it(self, store: Store, tmp_path: Path) -> None:

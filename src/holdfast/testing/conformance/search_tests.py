@@ -107,8 +107,8 @@ class SearchTests(StoreFixtures):
 
     def test_search_filters(self, store: Store) -> None:
         """As arguments and in the query text; both apply."""
-        one = store.session("one", scope="mail", agent="desk", title="First things")
-        two = store.session("two", scope="shop", title="Second")
+        one = store.session("one", scope="mail", agent="desk", cwd="/x", title="First things")
+        two = store.session("two", scope="shop", cwd="/x/y", title="Second")
         one.append(Message.user("red", id="a"))
         self.clock.advance(86_400)
         two.append(Message.user("red", id="b"), Message.assistant("red", id="c"))
@@ -124,6 +124,9 @@ class SearchTests(StoreFixtures):
             assert _found(store, f"red {said}")[:1] == expected, said
             assert _found(store, "red", **given)[:1] == expected, given
             assert _found(store, f"red {said}", **given)[:1] == expected, said
+        assert _found(store, "red", cwd="/x") == _found(store, "title:first", cwd="/x") == ["a"]
+        assert _found(store, "red scope:mail", cwd="/x/y") == []
+        assert _found(store, "red session:one", cwd="/x/y") == []
         assert _found(store, "red title:first") == ["a"]
         assert _found(store, "red -title:first") == ["c"]
         assert _found(store, "red scope:mail", scope="shop") == []
@@ -153,6 +156,7 @@ class SearchTests(StoreFixtures):
             {"around": 101},
             {"role": "nobody"},
             {"scope": 5},
+            {"cwd": 5},
             {"since": "yesterday"},
             {"since": datetime(2026, 1, 1)},  # noqa: DTZ001 - it has no zone
             {"literal": 1},

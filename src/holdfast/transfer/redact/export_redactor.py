@@ -45,6 +45,7 @@ from holdfast.values import (
     Redaction,
     RedactionAction,
     Review,
+    SessionProvenance,
     Text,
     ToolResult,
 )
@@ -165,6 +166,7 @@ class Redactor:
             title_by=None if names["title"] is None else line.title_by,
             goal=None if line.goal is None else _goal(line.goal, texts),
             metadata=texts.json(line.metadata, "metadata"),
+            provenance=None if line.provenance is None else _provenance(line.provenance, texts),
         )
 
     def turn(self, line: TurnLine) -> TurnLine:
@@ -283,6 +285,16 @@ def _goal(goal: Goal, texts: _FieldRedactor) -> Goal:
         objective=texts.text(goal.objective, "goal.objective") or "",
         summary=texts.text(goal.summary, "goal.summary"),
         recap=texts.text(goal.recap, "goal.recap"),
+    )
+
+
+def _provenance(given: SessionProvenance, texts: _FieldRedactor) -> SessionProvenance:
+    names = ("cwd", "scope", "agent")
+    return msgspec.structs.replace(
+        given,
+        source=texts.name(given.source, "provenance.source") or "?",
+        key=texts.omit_if_secret(given.key, "provenance.key"),
+        **{name: texts.name(getattr(given, name), f"provenance.{name}") for name in names},
     )
 
 

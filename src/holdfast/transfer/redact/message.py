@@ -14,8 +14,10 @@ answers. The sealed values themselves are not scanned: they are opaque.
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -24,6 +26,7 @@ from holdfast import codec
 from holdfast.transfer.redact.secrets import (
     Detectors,
     SecretSpan,
+    find_in_row,
     find_secrets,
     insert_marks,
     redact_text,
@@ -48,13 +51,21 @@ _PREVIEW_CHARS: Final = 4
 _SEALED_KEY: Final = re.compile(r"(?i)(?:.*_)?encrypted_?\w*|\w*signature")
 _SEALED_TYPES: Final = frozenset({"reasoning", "redacted_thinking", "thinking", "compaction"})
 _SIGNED_TYPES: Final = frozenset({"redacted_thinking", "thinking"})
-_TEXT_MIMES: Final = re.compile(
-    r"(?i)text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|toml|javascript|x-sh|sql|x-ndjson|jsonl)"
-    r"|application/(?:x-yaml|x-httpd-php|x-python|x-pem-file|ld\+json)|image/svg\+xml"
+_BINARY_MIMES: Final = re.compile(
+    r"(?i)(?:image/(?!svg)|audio/|video/|font/|model/|application/(?:pdf|zip|gzip|wasm|msword|epub"
+    r"|java-archive|x-(?:tar|7z|bzip|rar|xz)|vnd\.(?:ms-|openxml|oasis|rar|apple\.installer)))"
 )
-_ANY_MIME: Final = "application/octet-stream"
+# Byte order marks, the longer first; the mark stays a part of the text.
+_BYTE_ORDER_MARKS: Final = (
+    *((codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be")),
+    *((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")),
+)
+_CONTROL_BYTES: Final = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+_MANY_NULS: Final = 0.4  # Of every second byte, in UTF-16 without a mark.
 # Keys of JSON objects whose values may be secrets.
-_SECRET_KEY: Final = re.compile(r"(?i)pass|pwd|secret|token|key|credential|authorization|cookie")
+_SECRET_KEY: Final = re.compile(
+    r"(?i)pass|pwd|pw|secret|token|key|credential|auth|cookie|phrase|mnemonic|kennwort|contrase"
+)
 _QUOTES: Final = "\"'`"
 
 
@@ -113,9 +124,31 @@ def preview(secret: str) -> str:
 
 def is_text_file(file: File) -> bool:
     """True unless the type of a file says that its data is not text."""
-    if not file.mime or file.mime.lower().startswith(_ANY_MIME):
-        return True
-    return _TEXT_MIMES.match(file.mime) is not None
+    return not file.mime or _BINARY_MIMES.match(file.mime) is None
+
+
+def decode_file(file: File) -> tuple[str, str] | None:
+    """Return the text of a file and its encoding; `None` if its data is not text."""
+    data = bytes(file.data or b"")
+    for encoding in _encodings(data, text=(file.mime or "").lower().startswith("text/")):
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return text, encoding
+    return None
+
+
+def _encodings(data: bytes, *, text: bool) -> Iterator[str]:
+    """Return the encodings that data may have, the likelier first."""
+    yield from (encoding for mark, encoding in _BYTE_ORDER_MARKS if data.startswith(mark))
+    even, odd = data[::2], data[1::2]
+    for low, high, encoding in ((even, odd, "utf-16-le"), (odd, even, "utf-16-be")):
+        if high.count(0) > len(high) * _MANY_NULS and _CONTROL_BYTES.search(low) is None:
+            yield encoding
+    yield "utf-8"
+    if text or _CONTROL_BYTES.search(data) is None:
+        yield "latin-1"  # Or one of its relatives: keys and their names are ASCII in all of them.
 
 
 class _ValueRedactor:
@@ -145,12 +178,29 @@ class _ValueRedactor:
         if given is None:
             return None
         source = self.text(given.source, "provenance.source")
-        return Provenance(source, self._optional(given.ref, "provenance.ref"))
+        return Provenance(source, self._optional(given.ref, "provenance.ref"), given.role)
 
     def _parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
         out = self._parts_to_omit(parts)
+        texts = self._texts(parts, out, "parts")
+        return tuple(
+            texts.get(at) or self._part(part, f"parts[{at}]")
+            for at, part in enumerate(parts)
+            if at not in out
+        )
+
+    def _texts(self, parts: Sequence[Part], out: set[int], where: str) -> dict[int, Text]:
+        """Redact the text parts; a secret may begin in one and end in the next."""
+        changed: dict[int, Text] = {}
         kept = [(at, part) for at, part in enumerate(parts) if at not in out]
-        return tuple(self._part(part, f"parts[{at}]") for at, part in kept)
+        for is_text, row in groupby(kept, lambda one: isinstance(one[1], Text)):
+            if is_text:
+                row_of = {at: part.text for at, part in row if isinstance(part, Text)}
+                found = find_in_row([*row_of.values()], self._detectors)
+                for (at, text), spans in zip(row_of.items(), found, strict=True):
+                    self._record_spans(text, spans, f"{where}[{at}].text")
+                    changed[at] = Text(insert_marks(text, spans))
+        return changed
 
     def _part(self, part: Part, where: str) -> Part:
         if isinstance(part, Text | File | Raw):
@@ -170,8 +220,9 @@ class _ValueRedactor:
             content = self.text(result.content, f"{where}.content")
         else:
             out = self._parts_to_omit(result.content, f"{where}.content")
+            texts = self._texts(result.content, out, f"{where}.content")
             content = tuple(
-                self._piece(piece, f"{where}.content[{at}]")
+                texts.get(at) or self._piece(piece, f"{where}.content[{at}]")
                 for at, piece in enumerate(result.content)
                 if at not in out
             )
@@ -226,12 +277,12 @@ class _ValueRedactor:
     def _data(self, file: File, where: str) -> bytes | None:
         if file.data is None or not is_text_file(file):
             return self._record_binary(file, where)
-        try:
-            text = bytes(file.data).decode("utf-8")
-        except UnicodeDecodeError:
+        decoded = decode_file(file)
+        if decoded is None:
             return self._record_binary(file, where)
+        text, encoding = decoded
         changed = self.text(text, f"{where}.data")
-        return file.data if changed == text else changed.encode("utf-8")
+        return file.data if changed == text else changed.encode(encoding)
 
     def _record_binary(self, file: File, where: str) -> bytes | None:
         size = file.size if file.data is None else len(file.data)
@@ -264,10 +315,20 @@ class _ValueRedactor:
         if isinstance(value, str):
             return self.text(value, where)
         if isinstance(value, list):
-            return [self.json(inner, f"{where}[{at}]") for at, inner in enumerate(value)]
+            return self._list(value, where)
         if isinstance(value, dict):
             return self._object(value, where)
         return value
+
+    def _list(self, given: list[JSON], where: str) -> list[JSON]:
+        """Redact a list; one of texts only may be the words of a command."""
+        words = [one for one in given if isinstance(one, str)]
+        if len(words) != len(given):
+            return [self.json(inner, f"{where}[{at}]") for at, inner in enumerate(given)]
+        found = find_in_row(words, self._detectors, joint=" ")
+        for at, (word, spans) in enumerate(zip(words, found, strict=True)):
+            self._record_spans(word, spans, f"{where}[{at}]")
+        return [insert_marks(word, spans) for word, spans in zip(words, found, strict=True)]
 
     def _object(self, given: dict[str, JSON], where: str) -> dict[str, JSON]:
         changed: dict[str, JSON] = {}

@@ -14,19 +14,22 @@ from typing import Final
 
 _MIN_DISTINCT_CHARS: Final = 6  # Distinct ones; with fewer it is `xxxxxxxx` or `1111-2222`.
 _MIN_PASSWORD_LENGTH: Final = 6
+_MIN_COMMAND_PASSWORD_LENGTH: Final = 4
 _MIN_SECRET_LENGTH: Final = 12
+_MIN_URL_KEY_LENGTH: Final = 16
 _MIN_LETTERS_ONLY_LENGTH: Final = 20  # Of a secret without a digit.
 _JUDGED_CHARS: Final = 128  # The first characters decide on a long candidate.
 
 _PLACEHOLDER: Final = re.compile(
-    r"""(?ix) \$\w+\Z | \$[{(] | %\w+%\Z | \{.*\}\Z | <.*>\Z | \[redacted: | [\W_]+\Z
+    r"""(?ix) \$\w+\Z | \$[{(] | %\w+%\Z | \{(?![A-Z0-9+/]{32,}=*\}).*\}\Z | <.*>\Z
+    | \[redacted: | ![a-z]+\Z | \?[a-z ]+\Z | [\W_]+\Z
     | (?:x{3,}|none|null|true|false|undefined|todo|tbd)\Z
     | (?:process\.env|os\.environ|os\.getenv|getenv|import\.meta|env[.:]|secrets?\.|vars?\.)""",
 )
 _PLACEHOLDER_WORDS: Final = (
     *("your-", "your_", "your ", "yourkey", "yourtoken", "yourpass", "yoursecret", "yourapi"),
     *("example", "placeholder", "changeme", "change-me", "change_me", "changeit", "redacted"),
-    *("dummy", "xxxxxx", "***", "...", "…"),
+    *("_here", "-here", "dummy", "xxxxxx", "***", "...", "…"),
 )
 # Names and sentences. Possessive, so that each run of letters is matched only once.
 _WORDS: Final = re.compile(r"(?:[A-Z]?[a-z]{2,}+|[A-Z]{2,}+|[-_./: ])++")
@@ -43,6 +46,10 @@ _SYMBOL: Final = re.compile(r"[0-9!@#$%^*+~?]")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _SPACE: Final = re.compile(r"\s")
 _DIGIT: Final = re.compile(r"\d")
+_STRONG_SYMBOLS: Final = "!@#$%^*+~?&="
+_SEED_LENGTHS: Final = frozenset({12, 15, 18, 21, 24})
+# A value that contains one of these is the name of a variable, or stands for a password.
+_NAME_WORDS: Final = ("pass", "pwd", "secret", "token", "wort", "woord", "change")
 # What follows a password's name in forms, schemas and translations.
 _ORDINARY_WORDS: Final = frozenset(
     {
@@ -50,7 +57,10 @@ _ORDINARY_WORDS: Final = frozenset(
         *("required", "optional", "hidden", "secret", "username", "invalid", "missing"),
         *("incorrect", "wrong", "unknown", "default", "disabled", "enabled", "prompt", "varchar"),
         *("boolean", "integer", "number", "object", "plain", "plaintext", "credentials", "oauth"),
-        *("token", "empty", "basic", "bearer", "pw"),
+        *("token", "empty", "basic", "bearer", "pw", "hashed", "encrypted", "expired", "changed"),
+        *("postgres", "varying", "bcrypt", "argon", "scrypt", "base64", "keyword", "nullable"),
+        *("updated", "visible", "masked", "generated", "random", "example", "adgangskode"),
+        *("always", "never", "inherit", "external", "manual", "internal", "symbol", "confirmed"),
     }
 )
 
@@ -120,6 +130,49 @@ def is_bare_secret(value: str) -> bool:
 def is_url_password(value: str) -> bool:
     """True if the text between a colon and an @ in a URL is a password."""
     return value.lower() not in _ORDINARY_WORDS and not _is_placeholder(value)
+
+
+def is_command_password(value: str) -> bool:
+    """True if a value on a command line, where a password is expected, is one."""
+    return len(value) >= _MIN_COMMAND_PASSWORD_LENGTH and is_url_password(value)
+
+
+def is_single_word(value: str) -> bool:
+    """True if a value in a line that surely sets a password is one, though it may be a word."""
+    if not _may_be_password(value) or _CODE.fullmatch(value) or _SPACE.search(value):
+        return False
+    lower = value.lower()
+    return lower not in _ORDINARY_WORDS and not any(word in lower for word in _NAME_WORDS)
+
+
+def is_strong_password(value: str) -> bool:
+    """True if a value has letters of both cases, a digit and a symbol, as no word has."""
+    kinds = (str.isdigit, str.isupper, str.islower, _STRONG_SYMBOLS.__contains__)
+    some = value[:_JUDGED_CHARS].rstrip(".!?")
+    return all(any(map(kind, some)) for kind in kinds) and is_bare_password(some)
+
+
+def is_url_key(value: str) -> bool:
+    """True if a value in a URL, or after the words `api key`, is a key."""
+    some = value[:_JUDGED_CHARS]
+    return len(some) >= _MIN_URL_KEY_LENGTH and _DIGIT.search(some) is not None and is_secret(some)
+
+
+def is_glued_key(body: str) -> bool:
+    """True if the body of a key whose prefix is inside a word is surely random."""
+    some = body[:_JUDGED_CHARS]
+    kinds = (str.isdigit, str.isupper, str.islower)
+    return is_random(some) and all(any(map(kind, some)) for kind in kinds)
+
+
+def is_seed_phrase(words: str) -> bool:
+    """True if there are as many words as in the recovery phrase of a wallet."""
+    return len(words.split()) in _SEED_LENGTHS
+
+
+def is_encoded_key(value: str) -> bool:
+    """True if a PEM block in base64 is a private key."""
+    return b"PRIVATE KEY" in b64decode(value[:52])
 
 
 def is_credentials(value: str) -> bool:

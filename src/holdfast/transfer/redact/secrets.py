@@ -1,8 +1,8 @@
 """Find the secrets in a text, and replace them by marks.
 
 Most text contains no secret, so fast substring searches come first: for runs of 20 characters of
-the alphabet of keys, and for the anchor words of the detectors. Patterns are tried only at these
-offsets.
+the alphabet of keys, and for the anchor words of the rules. Patterns are tried only at these
+offsets. A text with escapes or invisible characters is scanned again without them (`decoded_text`).
 
 Findings do not overlap: of two with the same start the longer one counts, and one that overlaps its
 predecessor is merged into it, so that no part of either remains. The text is then scanned again
@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 import msgspec
 
 from holdfast.errors import BadQuery
 from holdfast.transfer.redact.context_patterns import CONTEXT_DETECTORS
-from holdfast.transfer.redact.detector import Detector
+from holdfast.transfer.redact.decoded_text import decode
+from holdfast.transfer.redact.detector import Detector, SecretRule
 from holdfast.transfer.redact.key_patterns import KEY_DETECTORS
 from holdfast.transfer.redact.plausibility import accept_any, is_phone
 
@@ -40,23 +42,16 @@ _PHONE: Final = (
     r"|\d{3}([-. ])\d{3}\2\d{4}"
     r"|0\d{2,4}[ /-]\d{3,8}(?:[ -]\d{2,4}){0,3})(?![\w-])"
 )
+
+
+def _personal(name: str, finds: str, pattern: str, accepts: Callable[[str], bool]) -> Detector:
+    rule = SecretRule(pattern=re.compile(pattern, re.ASCII), accepts=accepts, whole_match=True)
+    return Detector(name=name, finds=finds, rules=(rule,), default=False)
+
+
 PERSONAL_DETECTORS: Final[Detectors] = (
-    Detector(
-        name="email",
-        finds="E-mail addresses",
-        pattern=re.compile(_EMAIL, re.ASCII),
-        accepts=accept_any,
-        whole_match=True,
-        default=False,
-    ),
-    Detector(
-        name="phone",
-        finds="Phone numbers",
-        pattern=re.compile(f"(?P<number>{_PHONE})", re.ASCII),
-        accepts=is_phone,
-        whole_match=True,
-        default=False,
-    ),
+    _personal("email", "E-mail addresses", _EMAIL, accept_any),
+    _personal("phone", "Phone numbers", f"(?P<number>{_PHONE})", is_phone),
 )
 
 CATALOGUE: Final[Detectors] = (*KEY_DETECTORS, *CONTEXT_DETECTORS, *PERSONAL_DETECTORS)
@@ -66,8 +61,9 @@ DEFAULT_NAMES: Final = tuple(detector.name for detector in CATALOGUE if detector
 _BY_NAME: Final = {detector.name: detector for detector in CATALOGUE}
 _MIN_TEXT_LENGTH: Final = 6
 _MAX_PASSES: Final = 6  # Only text crafted for it would need more.
+_WHOLE_WORD: Final = re.compile(r"[A-Z]?[a-z]+")
 _LONG_RUN: Final = b"x" * 20
-_MAX_PREFIX_DISTANCE: Final = 24  # How far before a run its key may begin.
+_MAX_PREFIX_DISTANCE: Final = 48  # How far before a run its key may begin.
 _LOOKUP_LENGTH: Final = 3  # How many characters of a prefix detectors are looked up by.
 # A word, where a key may begin. The group is what belongs to an escape before it, in JSON, in a URL
 # or on a terminal (`\\n`, `\\u003d`, `%3D`, `ESC[31m`), or to Markdown emphasis (`_`).
@@ -118,6 +114,41 @@ def find_secrets(text: str, using: Detectors) -> list[SecretSpan]:
     return [SecretSpan(using[number].name, start, end) for start, end, number in spans]
 
 
+def find_in_row(texts: Sequence[str], using: Detectors, joint: str = "") -> list[list[SecretSpan]]:
+    """Return the secrets in each of several texts, also those that one ends and the next continues.
+
+    `joint` is what is between two texts.
+    """
+    found = [find_secrets(text, using) for text in texts]
+    if len(texts) > 1:
+        starts = [0, *accumulate(len(text) + len(joint) for text in texts)]
+        for one in find_secrets(joint.join(texts), using):
+            first = bisect_right(starts, one.start) - 1
+            whole = any(own.end == len(texts[first]) for own in found[first])
+            for at in range(first, len(texts)):
+                start, end = (
+                    max(one.start - starts[at], 0),
+                    min(one.end - starts[at], len(texts[at])),
+                )
+                # A key at the end of a text does not continue with the word that begins the next.
+                if start >= end or (
+                    at > first and whole and _WHOLE_WORD.fullmatch(texts[at][start:end])
+                ):
+                    break
+                found[at].append(SecretSpan(one.detector, start, end))
+    return [_merge_found(spans) for spans in found]
+
+
+def _merge_found(found: list[SecretSpan]) -> list[SecretSpan]:
+    kept: list[SecretSpan] = []
+    for one in sorted(found, key=lambda span: (span.start, -span.end)):
+        if kept and one.start < kept[-1].end:
+            kept[-1] = SecretSpan(kept[-1].detector, kept[-1].start, max(kept[-1].end, one.end))
+        else:
+            kept.append(one)
+    return kept
+
+
 def redact_text(text: str, using: Detectors) -> tuple[str, list[SecretSpan]]:
     """Return a text with each secret replaced by its mark, and the secrets found."""
     found = find_secrets(text, using)
@@ -136,7 +167,7 @@ def insert_marks(text: str, found: Sequence[SecretSpan]) -> str:
 # ------------------------------------------------------------------------------------ candidates
 
 _Span: TypeAlias = tuple[int, int, int]  # Start, end, number of the detector.
-_Numbered: TypeAlias = tuple[int, Detector]
+_Numbered: TypeAlias = tuple[int, SecretRule]  # The number of its detector.
 
 
 def _merge_overlaps(candidates: Iterable[_Span]) -> list[_Span]:
@@ -188,57 +219,94 @@ class _OffsetMap:
 
 
 def _candidates(text: str, using: Detectors) -> list[_Span]:
-    """Return the candidates of every detector; they may overlap."""
+    """Return the candidates of every detector, also in the decoded text; they may overlap."""
     plan = _scan_plan(using)
+    found = _scan(text, plan)
+    decoded = decode(text)
+    if decoded is not None:
+        found += [
+            (decoded.start(start), decoded.end(end), number)
+            for start, end, number in _scan(decoded.text, plan)
+        ]
+    return found
+
+
+def _scan(text: str, plan: _ScanPlan) -> list[_Span]:
     plain = text.encode("latin-1", "replace")  # One byte per character, so offsets are equal.
     found = list(_prefix_candidates(text, plain, plan))
     if plan.anchors:
         found += _anchor_candidates(text, plain.lower(), plan)
-    for number, detector in plan.everywhere:
-        for match in detector.pattern.finditer(text):
-            if (span := detector.secret_span(match)) is not None:
-                found.append((*span, number))
+    for number, rule in plan.everywhere:
+        for match in rule.pattern.finditer(text):
+            found += [(*span, number) for span in rule.secret_spans(match)]
     return found
 
 
 class _ScanPlan(msgspec.Struct, frozen=True):
-    """The detectors with their numbers, by prefix and by anchor word."""
+    """The rules with the numbers of their detectors, by prefix and by anchor word."""
 
     prefixes: dict[str, list[_Numbered]]
-    anchors: dict[bytes, list[_Numbered]]
+    glued: dict[str, list[tuple[str, _Numbered]]]  # By the end of the prefix.
+    glued_end: re.Pattern[str]
+    anchors: dict[bytes | str, list[_Numbered]]
     everywhere: list[_Numbered]
 
 
 @lru_cache(maxsize=64)
 def _scan_plan(using: Detectors) -> _ScanPlan:
-    plan = _ScanPlan({}, {}, [])
-    for numbered in enumerate(using):
-        detector = numbered[1]
-        for start in {start[:_LOOKUP_LENGTH] for start in detector.prefixes}:
-            plan.prefixes.setdefault(start, []).append(numbered)
-        for anchor in detector.anchors:
-            plan.anchors.setdefault(anchor.encode(), []).append(numbered)
-        if not detector.prefixes and not detector.anchors:
-            plan.everywhere.append(numbered)
+    rules = [(number, rule) for number, detector in enumerate(using) for rule in detector.rules]
+    glued = [one for _, rule in rules if rule.accepts_glued is not None for one in rule.prefixes]
+    names = sorted(start for start in glued if start[-1] not in "_-")
+    plan = _ScanPlan({}, {}, re.compile("|".join(["[_-]", *names])), {}, [])
+    for numbered in rules:
+        _add_to_plan(plan, numbered)
     return plan
 
 
+def _add_to_plan(plan: _ScanPlan, numbered: _Numbered) -> None:
+    rule = numbered[1]
+    for start in {start[:_LOOKUP_LENGTH] for start in rule.prefixes}:
+        plan.prefixes.setdefault(start, []).append(numbered)
+    if rule.accepts_glued is not None:
+        for start in rule.prefixes:
+            plan.glued.setdefault(start[-_LOOKUP_LENGTH:], []).append((start, numbered))
+    for anchor in rule.anchors:
+        word = anchor.encode("latin-1") if max(anchor) <= "\xff" else anchor
+        plan.anchors.setdefault(word, []).append(numbered)
+    if not rule.prefixes and not rule.anchors:
+        plan.everywhere.append(numbered)
+
+
 def _prefix_candidates(text: str, plain: bytes, plan: _ScanPlan) -> Iterator[_Span]:
-    """Try detectors with a prefix at each word start close to a long run."""
+    """Try rules with a prefix at each word start close to a long run, and inside the run."""
     if not plan.prefixes:
         return
     done: dict[int, int] = {}
     for offset in _word_offsets(text, plain):
         for start in (text[offset : offset + _LOOKUP_LENGTH], text[offset]):
-            for number, detector in plan.prefixes.get(start, ()):
-                if offset < done.get(number, 0):
-                    continue
-                match = detector.pattern.match(text, offset)
-                if match is None:
-                    continue
-                done[number] = match.end()
-                if (span := detector.secret_span(match)) is not None:
-                    yield *span, number
+            for number, rule in plan.prefixes.get(start, ()):
+                yield from _try_prefix(text, offset, (number, rule), done, glued=False)
+    for begin, end in _long_runs(plain) if plan.glued else ():
+        for mark in plan.glued_end.finditer(text, begin, end):
+            last = mark.end()
+            for start, numbered in plan.glued.get(text[last - _LOOKUP_LENGTH : last], ()):
+                if text.endswith(start, begin, last):
+                    yield from _try_prefix(text, last - len(start), numbered, done, glued=True)
+
+
+def _try_prefix(
+    text: str, offset: int, numbered: _Numbered, done: dict[int, int], *, glued: bool
+) -> Iterator[_Span]:
+    number, rule = numbered
+    if offset < done.get(id(rule), 0):
+        return
+    match = rule.pattern.match(text, offset)
+    if match is None:
+        return
+    if not glued:
+        done[id(rule)] = match.end()
+    for span in rule.secret_spans(match, glued=glued):
+        yield *span, number
 
 
 def _word_offsets(text: str, plain: bytes) -> Iterator[int]:
@@ -264,22 +332,28 @@ def _long_runs(plain: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _anchor_candidates(text: str, lower: bytes, plan: _ScanPlan) -> Iterator[_Span]:
-    """Try detectors with anchors at each occurrence of their words."""
+    """Try rules with anchors at each occurrence of their words."""
     for anchor, numbered in plan.anchors.items():
-        at = lower.find(anchor)
-        if at < 0:
-            continue
-        done = dict.fromkeys((number for number, _ in numbered), 0)
-        while at >= 0:
-            for number, detector in numbered:
-                if at < done[number]:
+        done = [0] * len(numbered)
+        for at in _occurrences(anchor, text, lower):
+            for place, (number, rule) in enumerate(numbered):
+                if at < done[place] or at < rule.reach:
                     continue
-                match = detector.pattern.match(text, at)
+                match = rule.pattern.match(text, at - rule.reach)
                 if match is None:
                     continue
-                if (span := detector.secret_span(match)) is not None:
-                    done[number] = span[1]
-                    yield *span, number
-                elif detector.skip_rejected:
-                    done[number] = match.end()
+                end = match.end() if rule.skip_rejected else 0
+                for start, end in rule.secret_spans(match):
+                    yield start, end, number
+                done[place] = max(done[place], end)
+
+
+def _occurrences(anchor: bytes | str, text: str, lower: bytes) -> Iterator[int]:
+    """Return the offsets of an anchor: bytes in the lower-case text, a word of others as it is."""
+    if isinstance(anchor, bytes):
+        at = lower.find(anchor)
+        while at >= 0:
+            yield at
             at = lower.find(anchor, at + len(anchor))
+    elif not text.isascii():
+        yield from (match.start() for match in re.finditer(anchor, text))

@@ -22,11 +22,10 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Value,
     Values,
 )
-from holdfast.storage.sqlite.transaction import message_rowid
+from holdfast.storage.sqlite.transaction import message_capacity, message_rowid
 
 SEQ_BITS: Final = 32
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
-MIN_MESSAGE_BYTES: Final = 16
 _LINEAR_PROBES: Final = 256
 _STEP_DIVISOR: Final = 8
 LAST_SEQ_QUERY: Final = (
@@ -206,11 +205,6 @@ def _ends(first: FetchFirst, branch: int) -> tuple[int, int]:
     low = start[0] if start and isinstance(start[0], int) else 0
     high = last[0] if last and isinstance(last[0], int) else 0
     return low + 1, min(high, SEQ_MASK)
-
-
-def message_capacity(size: int) -> int:
-    """Return how many messages a file of this many bytes could hold at most."""
-    return size // MIN_MESSAGE_BYTES
 
 
 def max_messages(connection: apsw.Connection) -> int:

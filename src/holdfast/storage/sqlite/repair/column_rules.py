@@ -25,14 +25,13 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Value,
     Values,
 )
-from holdfast.storage.sqlite.tables import TABLES, Table, unbind_json
+from holdfast.storage.sqlite.tables import BOUNDS, TABLES, Table, unbind_json
 from holdfast.storage.sqlite.transaction import message_values
 from holdfast.values import JSON, File, Holder, Message, ToolResult
 
 T = TypeVar("T")
 Predicate: TypeAlias = Callable[[Value], bool]
 NO_HOLDER: Final = Holder("?", 0, "", "", "")
-_MAX_MICROS: Final = 253_402_300_799_999_999  # The last microsecond of the year 9999.
 _INTEGER_WIDTHS: Final = (
     8,
     16,
@@ -72,16 +71,13 @@ def _is_text(value: Value) -> bool:
     return bool(text_of(value))
 
 
-def _is_count(value: Value) -> bool:
-    return isinstance(value, int) and value >= 0
+def _within(kind: Kind) -> Predicate:
+    first, last = BOUNDS[kind]
+    return lambda value: isinstance(value, int) and first <= value <= last
 
 
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int) and value >= 1
-
-
-def _is_time(value: Value) -> bool:
-    return isinstance(value, int) and -_MAX_MICROS // 5 <= value <= _MAX_MICROS
+_is_number: Final = _within("number")
+_is_time: Final = _within("time")
 
 
 def _one_of(*allowed: Value) -> Predicate:
@@ -106,11 +102,7 @@ def decoded(value: Value, kind: type[T]) -> T | None:
 _HOLDS: Final[Mapping[Kind, Predicate]] = {
     "name": _is_text,
     "text": lambda value: text_of(value) is not None,
-    "count": _is_count,
-    "number": _is_number,
-    "time": _is_time,
-    "integer": lambda value: isinstance(value, int),
-    "flag": _one_of(0, 1),
+    **{kind: _within(kind) for kind in BOUNDS},
 }
 _DEFAULTS: Final[Mapping[str, Callable[[], Value]]] = {
     "id": ids.session_id,

@@ -159,9 +159,10 @@ class RowCopier:
         What was replaced is quarantined. If every value is valid but the row does not match its
         checksum, the wrong one is unknown: the row is returned as it is, and a copy is quarantined.
         """
-        if matches_checksum(table, values) and not invalid_columns(table, values):
-            return values
         typed = _with_text_types(values)
+        valid = matches_checksum(table, values) and not invalid_columns(table, values)
+        if valid and typed == values:
+            return values
         found = None if matches_checksum(table, typed) else find_flipped_bit(table, typed)
         if found is not None:
             repaired: Values = {**typed, found[0]: found[1]}
@@ -220,8 +221,11 @@ def as_row_number(value: Value) -> int | None:
 
 
 def _with_text_types(values: Values) -> Values:
-    """Return a row with text that became a blob as text again, so that lookups find it."""
+    """Return a row with each text as a store writes it, so that lookups find it.
+
+    Damage makes a blob of a text, or puts a NUL into one, which only a blob can hold.
+    """
     return {
-        name: bind(text_of(value)) if isinstance(value, bytes) and text_of(value) else value
+        name: bind(text_of(value)) if isinstance(value, str | bytes) and text_of(value) else value
         for name, value in values.items()
     }

@@ -30,7 +30,6 @@ from holdfast.errors import Damaged, StoreUnavailable
 from holdfast.storage.sqlite import location, migrations
 from holdfast.storage.sqlite.connection import connect, enable_checkpoint_on_close
 from holdfast.storage.sqlite.new_file import new_file
-from holdfast.storage.sqlite.repair.check_history import message_capacity
 from holdfast.storage.sqlite.repair.column_rules import BLOBS, QUARANTINE, TENANTS, text_of
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier
 from holdfast.storage.sqlite.repair.finalize import Finalizer
@@ -40,7 +39,8 @@ from holdfast.storage.sqlite.repair.rebuild_messages import MessageRebuilder
 from holdfast.storage.sqlite.repair.rebuild_sessions import SessionRebuilder
 from holdfast.storage.sqlite.repair.rebuild_turns import TurnRebuilder
 from holdfast.storage.sqlite.repair.row_scan import UNREADABLE, Values, open_damaged
-from holdfast.storage.sqlite.repair.verify import structure, verify
+from holdfast.storage.sqlite.repair.verify import schema_damage, structure, verify
+from holdfast.storage.sqlite.transaction import message_capacity
 from holdfast.storage.sqlite.wal_check import find_ignored, write_replay
 from holdfast.values import Damage, SalvageReport
 
@@ -52,17 +52,21 @@ def salvage(
     source: Path, target: Path, build: Callable[[Path], None] = migrations.build_store
 ) -> SalvageReport:
     """Copy everything readable of `source` into a new store at `target`."""
+    location.require_utf8(target)
     location.refuse_network(target)
     location.prepare_directory(target)
     location.refuse_orphaned_log(target)
     location.check_file(source)  # SQLite would delete the log beside an empty file.
-    with new_file(target, _NOTHING_SALVAGED) as temporary, ExitStack() as stack:
+    with (
+        new_file(target, _NOTHING_SALVAGED, copy_of=source) as temporary,
+        ExitStack() as stack,
+    ):
         damaged = stack.enter_context(_open(source))
         _refuse_newer(damaged, source)
         copy, log_damage = _replay_log(damaged, source, temporary)
         if copy != source:
             damaged = stack.enter_context(_open(copy))
-        found = structure(damaged) + _schema_damage(damaged)
+        found = schema_damage(damaged) or structure(damaged)
         if found:
             damaged = stack.enter_context(_collect(copy, temporary))
         build(temporary)
@@ -117,16 +121,6 @@ def _refuse_newer(damaged: apsw.Connection, source: Path) -> None:
         migrations.check_version(version, max(steps), source)
     except (*UNREADABLE, UnicodeDecodeError):
         return
-
-
-def _schema_damage(damaged: apsw.Connection) -> list[Damage]:
-    """Return one damage if the tables are not those of any format."""
-    try:
-        if migrations.same_tables(damaged, migrations.load()):
-            return []
-    except (*UNREADABLE, UnicodeDecodeError) as error:
-        return [Damage(what=f"the schema of the file cannot be read: {error}")]
-    return [Damage(what="the schema of the file is not that of a store")]
 
 
 def _collect(source: Path, temporary: Path) -> AbstractContextManager[apsw.Connection]:

@@ -1,6 +1,7 @@
 """Verification: finding damage in a store's file.
 
-First SQLite checks its own structure (pages, trees, indexes). Then Holdfast's rules are checked in
+The tables must be those of a store: through others nothing is read. Then SQLite checks its own
+structure (pages, trees, indexes), and Holdfast's rules are checked in
 one pass over all tables, in file order: every value is valid (`column_rules`), every row matches
 its checksum, every message can be decoded, every history is numbered without gaps up to its head
 (`check_history`), sessions, heads and branches are consistent (`check_sessions`), and every
@@ -84,11 +85,13 @@ MAX_STRUCTURE_LINES: Final = 100
 _MAX_BLOB_USES: Final = 1000
 
 
-def verify_file(path: Path, tenants: Collection[int] | None = None) -> list[Damage]:
+def verify_file(
+    path: Path, tenants: Collection[int] | None = None, steps: migrations.Steps | None = None
+) -> list[Damage]:
     """Verify a file that may be too damaged to be opened as a store; see `verify`."""
     connection = open_damaged(path)
     try:
-        return _verify_log(connection, path) + verify(connection, tenants)
+        return _verify_log(connection, path) + verify(connection, tenants, steps)
     finally:
         connection.close(force=True)
 
@@ -107,10 +110,14 @@ def _verify_log(connection: apsw.Connection, path: Path) -> list[Damage]:
     return []
 
 
-def verify(connection: apsw.Connection, tenants: Collection[int] | None = None) -> list[Damage]:
+def verify(
+    connection: apsw.Connection,
+    tenants: Collection[int] | None = None,
+    steps: migrations.Steps | None = None,
+) -> list[Damage]:
     """Read everything and return the damage.
 
-    With `tenants`, damage in the sessions of other tenants is left out.
+    With `tenants`, damage in the sessions of other tenants is left out. `steps` are for tests.
     """
     own_transaction = not connection.in_transaction
     try:
@@ -122,10 +129,22 @@ def verify(connection: apsw.Connection, tenants: Collection[int] | None = None) 
             connection.execute("ROLLBACK")
         return [Damage(what=f"the file cannot be read as a database: {error}")]
     try:
-        return _Verifier(connection, tenants).run()
+        return schema_damage(connection, steps) or _Verifier(connection, tenants).run()
     finally:
         if own_transaction and connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def schema_damage(
+    connection: apsw.Connection, steps: migrations.Steps | None = None
+) -> list[Damage]:
+    """Return one damage if the tables are not those of any format."""
+    try:
+        if any(migrations.same_tables(connection, steps or migrations.load())):
+            return []
+    except (*UNREADABLE, UnicodeDecodeError) as error:
+        return [Damage(what=f"the schema of the file cannot be read: {error}")]
+    return [Damage(what="the schema of the file is not that of a store")]
 
 
 def structure(connection: apsw.Connection) -> list[Damage]:
