@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 
 from tests.agent.provider import Provider
 from tests.cli.chat.environment import Place
@@ -81,3 +82,23 @@ def test_sigterm_in_mid_reply_keeps_what_came(place: Place, provider: Provider) 
 def test_options_that_exclude_each_other_are_refused(place: Place) -> None:
     for options in (["--new", "--resume", "a"], ["--at", "3"], ["--json"]):
         assert place.plain("", *options).code == 2
+
+
+def test_a_line_that_never_ends_is_refused_and_what_came_before_is_kept(place: Place) -> None:
+    """It took all memory, and time by the square of its length."""
+    process = place.start()
+    assert process.stdin is not None
+    process.stdin.write(b"hello\n")
+    taken = 0
+    with suppress(BrokenPipeError):
+        while True:
+            process.stdin.write(b"a" * 1_000_000)
+            taken += 1_000_000
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    process.stdin = None
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert taken < 270_000_000
+    assert b"a line on standard input is over the limit of 268,435,456 bytes" in err
+    assert [message.role for message in place.messages()] == ["user", "assistant"]

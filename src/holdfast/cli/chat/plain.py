@@ -14,7 +14,7 @@ import sys
 import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from holdfast.agent import events
 from holdfast.cli.chat import resume_banner
@@ -25,9 +25,17 @@ from holdfast.cli.errors import exit_code
 from holdfast.cli.output.sanitize_stream import StreamSanitizer
 from holdfast.cli.output.screen import PlainScreen, Screen
 from holdfast.cli.signals import SignalHandler, describe
+from holdfast.codec import MAX_MESSAGE_BYTES
+from holdfast.errors import TooLarge
 
 _MAX_SESSIONS: Final = 20
 _MAX_QUEUED_LINES: Final = 16  # lines read ahead
+_TOO_LONG: Final = (
+    f"a line on standard input is over the limit of {MAX_MESSAGE_BYTES:,} bytes; it was not sent, "
+    "and what came before it is stored."
+)
+
+_Line: TypeAlias = str | TooLarge | None  # the error of a line that was not read, or the end
 
 
 class PlainTurnView(TurnView):
@@ -70,7 +78,7 @@ class PlainView:
 
     def __init__(self, context: ChatContext) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue(_MAX_QUEUED_LINES)
+        self._lines: asyncio.Queue[_Line] = asyncio.Queue(_MAX_QUEUED_LINES)
         self._out = PlainScreen(sys.stdout)
         self._drawing = PlainTurnView(self._out)
         self._leaving = asyncio.Event()
@@ -132,7 +140,10 @@ class PlainView:
         return 0 if self.chat.last_error is None else exit_code(self.chat.last_error)
 
     async def _next(self) -> str | None:
-        """Return the next line; `None` at the end of the input, or when the chat is closed."""
+        """Return the next line; `None` at the end of the input, or when the chat is closed.
+
+        Raise `TooLarge` for a line over the limit.
+        """
         if self.interactive:
             sys.stdout.write(MARK)
         self.show()
@@ -141,25 +152,32 @@ class PlainView:
         done, rest = await asyncio.wait({getting, leaving}, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
             task.cancel()
-        return getting.result() if getting in done else None
+        line = getting.result() if getting in done else None
+        if isinstance(line, TooLarge):
+            raise line
+        return line
 
 
-def _start_reader(lines: asyncio.Queue[str | None], loop: asyncio.AbstractEventLoop) -> None:
+def _start_reader(lines: asyncio.Queue[_Line], loop: asyncio.AbstractEventLoop) -> None:
     """Read standard input in a thread, as a blocking read cannot be cancelled."""
 
-    def put(line: bytes | None) -> None:
-        text = None if line is None else line.decode("utf-8", "replace")
-        asyncio.run_coroutine_threadsafe(lines.put(text), loop).result()
+    def put(line: _Line) -> None:
+        asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
 
     def read() -> None:
-        rest = b""
+        line = bytearray()
         # Not through `sys.stdin`: its lock would be held when the program ends.
         while data := _read(65536):
-            *whole, rest = (rest + data).split(b"\n")
-            for line in whole:
-                put(line)
-        if rest:
-            put(rest)
+            end_of_line, *others = data.split(b"\n")
+            line += end_of_line
+            if len(line) > MAX_MESSAGE_BYTES:
+                put(TooLarge(_TOO_LONG))
+                return
+            for other in others:
+                put(line.decode("utf-8", "replace"))
+                line = bytearray(other)
+        if line:
+            put(line.decode("utf-8", "replace"))
         put(None)
 
     def run() -> None:
