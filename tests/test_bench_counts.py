@@ -418,6 +418,16 @@ def test_one_of_many_is_found_by_an_index(many: list[Path], trace: _Trace, asked
     assert abs(found[0][2] - found[1][2]) <= 2
 
 
+def test_a_session_is_found_by_its_id_in_one_statement(tmp_path: Path, trace: _Trace) -> None:
+    """What could match besides is not looked for."""
+    with holdfast.open(tmp_path / "agent.db") as store:
+        id = store.session("key").id
+        for ref, expected in ((id, 1), ("key", 2)):
+            trace.clear()
+            store.get(ref)
+            assert sum("FROM sessions" in one for one in trace.statements) == expected
+
+
 def test_a_page_is_two_questions(many: list[Path], trace: _Trace) -> None:
     """Which sessions, and how many were split off each; the pinned ones are a list of their own."""
     with holdfast.open(many[0]) as store:

@@ -129,9 +129,9 @@ def _find_matches(snapshot: Snapshot, ref: str) -> list[SessionRow]:
 
 
 def _iter_matches(snapshot: Snapshot, ref: str) -> Iterator[list[SessionRow]]:
-    """Yield the matches of each kind."""
-    for exact in (snapshot.find_session(id=ref), snapshot.find_session(key=ref)):
-        yield [] if exact is None else [exact]
+    """Yield the matches of each kind; one is read only if those before it were not enough."""
+    yield snapshot.sessions("id", ref)
+    yield snapshot.sessions("key", ref, trashed=False)
     if len(ref) >= _MIN_PREFIX_LENGTH:
         yield snapshot.sessions("id_prefix", ref, limit=_MAX_CANDIDATES)
     yield snapshot.sessions("run_id", ref, trashed=False, limit=_MAX_CANDIDATES)
