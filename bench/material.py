@@ -59,7 +59,7 @@ def turn() -> tuple[Message, ...]:
 
 def bodies() -> list[str]:
     """Return the stored bytes of one turn, for the bare engine."""
-    return [item.body.decode("utf-8") for item in codec.encode_batch(turn(), _LONG_AGO)]
+    return [item.body.decode("utf-8") for item in codec.encode_batch(turn(), _LONG_AGO)[0]]
 
 
 def lengthen(store: Store, session: Session, messages: int) -> None:

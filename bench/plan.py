@@ -32,6 +32,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     replaced: int
     runs: int
     purged: tuple[int, ...]
+    checkpoints: int
     carried: tuple[int, ...]
     searched: tuple[int, ...]
     searched_on_server: tuple[int, ...]
@@ -52,6 +53,7 @@ FULL = Sizes(
     replaced=10_000,
     runs=1_000,
     purged=(10_000, 100_000),
+    checkpoints=10_000,
     carried=(10_000, 100_000),
     searched=(10_000, 100_000, 1_000_000),
     searched_on_server=(2_000, 10_000, 100_000),
@@ -71,6 +73,7 @@ QUICK = Sizes(
     replaced=2_000,
     runs=100,
     purged=(2_000, 10_000),
+    checkpoints=1_000,
     carried=(2_000, 10_000),
     searched=(2_000, 20_000),
     searched_on_server=(2_000, 10_000),

@@ -249,7 +249,7 @@ def _conversations(texts: Texts, messages: int) -> Iterator[_Conversation]:
         if not length:
             return
         said = (texts.turn(next(turns)) for _ in range(length // material.MESSAGES_PER_TURN))
-        history = [item for turn in said for item in codec.encode_batch(turn, at)]
+        history = [item for turn in said for item in codec.encode_batch(turn, at)[0]]
         yield _Conversation(number, texts.title(), at, history)
         left -= length
 

@@ -66,6 +66,11 @@ _TABLES = (
     "usage",
     "blobs",
     "blob_uses",
+    "records",
+    "record_blobs",
+    "store_records",
+    "store_record_blobs",
+    "metadata_marks",
     "indexes",
     "indexed_rows",
 )

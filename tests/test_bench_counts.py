@@ -11,20 +11,24 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 import holdfast
 from bench import material, texts
 from bench.counting_vfs import Watched, watching
-from holdfast import AsyncStore, Session, Store
+from holdfast import AsyncStore, File, Message, Record, Session, Store, codec
 from holdfast.session import number_of
-from holdfast.storage.protocol import Snapshot
+from holdfast.storage.protocol import Snapshot, Transaction
+from holdfast.storage.rows import UnreadableSession
 from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.url import Durability, Location
 
 _PAGES_OF_WAL = 1000
+_OLD_SESSIONS = 2_200  # more than the recent ones that are read before an index is
 _LARGEST_FRAME = 4096 + 24
 _Do = Callable[[Session], object]
 
@@ -37,6 +41,9 @@ _OPERATIONS: dict[str, tuple[int, _Do, _Do]] = {
     "redo": (0, lambda s: s.redo(), lambda s: s.undo()),
     "rewind": (0, lambda s: s.rewind(8), lambda _: None),
     "clear": (0, lambda s: s.clear(), lambda _: None),
+    "exact rewind": (0, lambda s: s.rewind(7, exact=True), lambda _: None),
+    "rewind and update": (0, lambda s: s.rewind(8, update={"title": "t"}), lambda _: None),
+    "pop": (0, lambda s: s.pop(), lambda _: None),
     "summarize": (1, lambda s: s.summarize("It is about a parcel."), lambda _: None),
 }
 
@@ -101,6 +108,124 @@ def _history(path: Path, messages: int) -> Path:
 def _append_some(session: Session, turns: int) -> None:
     for _ in range(turns):
         session.append(*material.turn())
+
+
+def _states(session: Session, count: int, kind: str = "state", key: str | None = None) -> None:
+    for _ in range(0, count, 5_000):
+        session.append(*(Record(kind, key=key, data=n) for n in range(min(count, 5_000))))
+
+
+# -------------------------------------------------------------------------------------- records
+
+
+def test_an_append_with_a_record_is_one_commit_and_one_sync(tmp_path: Path, trace: _Trace) -> None:
+    """The record, its id and its key are three more leaves; its blob is stored beside it."""
+    with _watched(tmp_path / "a.db") as (store, watched):
+        session = store.session("k")
+        file = File(name="s", mime="text/plain", data=b"state " * 1_000)
+        session.append(Message.user("a"), Record("state", data=1, files={"a": file}))
+        trace.clear()
+        syncs = watched.syncs
+        session.append(Message.user("b"), Record("state", data=2, files={"a": file}))
+        assert watched.syncs - syncs == 1
+        assert [one for one in trace.statements if one.startswith("COMMIT")] == ["COMMIT"]
+        assert len(trace.statements) <= 14
+        before = watched.bytes_written
+        session.append(Message.user("c"), Record("state", data=3))
+        assert watched.bytes_written - before <= 8 * _LARGEST_FRAME
+        before = watched.bytes_written
+        session.append(Message.user("d"))
+        assert watched.bytes_written - before <= 5 * _LARGEST_FRAME
+
+
+def test_an_append_without_records_asks_for_none(tmp_path: Path, trace: _Trace) -> None:
+    """Whether the session has some or not."""
+    with holdfast.open(tmp_path / "a.db") as store:
+        session = store.session("k")
+        session.append(Message.user("a"), Record("state", data=1))
+        trace.clear()
+        session.append(Message.user("b"))
+        assert not [one for one in trace.statements if "record" in one and "heads" not in one]
+
+
+@pytest.mark.parametrize(("key", "many"), [(None, 10_000), ("thread", 100_000)])
+def test_the_newest_record_costs_the_same_however_many_there_are(
+    tmp_path: Path, trace: _Trace, key: str | None, many: int
+) -> None:
+    """As of now, as of a position in the middle, and in a fork whose parent stored all the rest."""
+    found = []
+    for count in (100, many):
+        path = tmp_path / f"{count}.db"
+        with holdfast.open(path, durability="process") as store:
+            session = store.session("k")
+            session.append(Message.user("a"), Record("state", key=key, data="first"))
+            fork, rare = session.fork(key="fork"), Record("rare", key="other")
+            session.append(rare, Record("state", key=key, data="of the fork"))
+            later = session.fork(key="later")
+            _states(session, count, key=key)
+            session.append(Message.user("b"))
+            _states(session, count // 10, key=key)
+        with holdfast.open(path) as store:
+            session, fork, later = (store.session(name) for name in ("k", "fork", "later"))
+            trace.clear()
+            newest = session.record("state", key)
+            counts = [len(trace.statements)]
+            assert newest is not None
+            assert newest.seq == 2
+            for told, at in ((fork, None), (later, None), (session, 1), (later, 1)):
+                assert told.record("state", key, at=at) is not None
+                counts.append(len(trace.statements))
+            assert session.record("rare", "other") is not None
+            assert session.record("rare", "none") is None
+            found.append((counts, trace.counted()))
+    assert found[0] == found[1]
+
+
+def test_the_newest_of_a_kind_are_read_without_the_rest(tmp_path: Path, trace: _Trace) -> None:
+    """Frequent kinds and prefixes are among the last records; rare ones have few index entries."""
+    wanted = (("state", None, 10), ("state", "run/", 10), ("rare", None, 2), ("rare", "x", 1))
+    steps = []
+    for count in (2_000, 40_000):
+        with holdfast.open(tmp_path / f"{count}.db", durability="process") as store:
+            session = store.session("k")
+            session.append(Message.user("a"), Record("rare"), Record("rare", key="x"))
+            _states(session, count, key="run/1")
+            for kind, prefix, least in wanted:
+                trace.clear()
+                assert len(session.records(kind, prefix=prefix, limit=10)) == least
+                steps.append(trace.counted())
+    assert steps[:4] == steps[4:]
+
+
+def test_a_drop_reads_no_body(tmp_path: Path, trace: _Trace) -> None:
+    """What is dropped is found by the index; large bodies are never read."""
+    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+        session = store.session("k")
+        session.append(*(Record("state", data="x" * 20_000) for _ in range(300)))
+        trace.clear()
+        assert session.drop(kind="state", keep=1).records == 299
+        assert not [one for one in trace.statements if "CAST(body AS BLOB) FROM records" in one]
+
+
+def test_numbers_of_dropped_records_cost_a_follower_and_a_purge_nothing(
+    tmp_path: Path, trace: _Trace
+) -> None:
+    """A session may drop its state as often as it stores it; few numbers are then in use."""
+    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+        session = store.session("k")
+        session.append(Message.user("a"), Record("rare"))
+        for _ in range(2):
+            _states(session, 20_000)
+            session.append(Record("rare"))
+        assert session.drop(kind="state").records == 40_000
+        trace.clear()
+        follower = session.follow(records=True)
+        seen = [type(item) for item in iter(follower.poll, None)]
+        assert seen == [Message, Record, Record, Record]
+        assert len([one for one in trace.statements if "FROM records" in one]) < 100
+        trace.clear()
+        assert store.purge("k").records == 3
+        assert len([one for one in trace.statements if "DELETE FROM records" in one]) < 10
 
 
 # ------------------------------------------------------------------------------------ appending
@@ -344,6 +469,16 @@ _FILTERS: dict[str, Callable[[Store], object]] = {
     "behind the pinned ones": lambda store: store.sessions(
         order="pinned", cursor=store.sessions(order="pinned", limit=1).cursor
     ),
+    "metadata": lambda store: store.sessions(metadata={"user": "42"}),
+    "metadata, some of which all have": lambda store: store.sessions(
+        metadata={"user": "42", "app": "desk"}
+    ),
+    "metadata that all have": lambda store: store.sessions(metadata={"app": "desk"}),
+    "beginning of a key": lambda store: store.sessions(key_prefix="k"),
+    "beginning of all keys": lambda store: store.sessions(key_prefix="customer-"),
+    "metadata of few keys": lambda store: store.sessions(
+        metadata={"app": "desk"}, key_prefix="k", delegates=False
+    ),
     "lately": lambda store: store.sessions(since="1d"),
     "done": lambda store: store.sessions(state="done"),
     "@latest of a scope": lambda store: store.get("@latest:rare"),
@@ -359,7 +494,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         paths.append(tmp_path_factory.mktemp("many") / f"{number}.db")
         with holdfast.open(paths[-1], durability="process") as store:
             rare = store.create(key="k", title="rare", scope="rare", agent="rare", cwd="/rare")
-            rare.update(pinned=True)
+            rare.update(pinned=True, metadata={"user": "42", "app": "desk"})
             with rare.turn(run_id="run") as turn:
                 turn.user("hello")
                 turn.assistant("hello")
@@ -368,7 +503,18 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             store.create().update(archived=True)
             store.trash(store.create().id)
             material.add_sessions(store, number)
+            store.backend.write(_describe_others)
     return paths
+
+
+def _describe_others(tx: Transaction) -> None:
+    """Give all sessions but one the same metadata, and the first ones something more."""
+    for item in list(tx.all_sessions()):
+        assert not isinstance(item, UnreadableSession)
+        row = item[0]
+        if row.metadata == b"{}":
+            more = b',"old":true' if row.n <= _OLD_SESSIONS else b""
+            tx.put_session(msgspec.structs.replace(row, metadata=b'{"app":"desk"%s}' % more))
 
 
 @pytest.mark.parametrize("asked", _FILTERS)
@@ -416,6 +562,87 @@ def test_one_of_many_is_found_by_an_index(many: list[Path], trace: _Trace, asked
     assert found[0][:2] == found[1][:2]
     # An id or a token may be the last one of its index, which ends a search one step earlier.
     assert abs(found[0][2] - found[1][2]) <= 2
+
+
+def test_what_the_recent_sessions_lack_is_found_behind_them(many: list[Path]) -> None:
+    """However many have it."""
+    for path in many:
+        with holdfast.open(path) as store:
+            page = store.sessions(metadata={"old": True}, limit=5)
+            rest = store.sessions(metadata={"old": True}, limit=5000, cursor=page.cursor)
+            assert len(page) + len(rest) >= _OLD_SESSIONS - 3
+
+
+def test_metadata_costs_an_append_nothing(tmp_path: Path, trace: _Trace) -> None:
+    """Its index is written with the session's own row, and only if it differs."""
+    with holdfast.open(tmp_path / "a.db") as store:
+        session = store.session("k", metadata={"a": 1})
+        trace.clear()
+        _append_some(session, 2)
+        assert not any("metadata_marks" in one for one in trace.statements)
+        session.update(title="t", metadata={"a": 1})
+        assert [one for one in trace.statements if "INTO metadata_marks" in one] == []
+
+
+def test_a_message_is_read_by_its_id_whatever_the_length(
+    histories: list[Path], trace: _Trace
+) -> None:
+    """Of a session, and of all sessions: an index has it."""
+    found = []
+    for path in histories:
+        with holdfast.open(path) as store:
+            session = store.session("k")
+            names = [session.messages(upto=seq, limit=1)[0].id for seq in (5, 999)]
+            counted = []
+            for read in (session.message, lambda name: store.message(name)[1]):
+                read(names[0])
+                trace.clear()
+                assert [read(name).id for name in names] == names
+                counted.append(trace.counted()[:2])
+                assert trace.rows <= 2 * 5
+            found.append(counted)
+    assert found[0] == found[1]
+
+
+def test_the_newest_of_a_role_are_read_backwards_as_far_as_needed(
+    histories: list[Path], trace: _Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of another role are not decoded, and those before are not read."""
+    decoded: list[str] = []
+    decode = codec.decode
+
+    def counting_decode(body: bytes, **where: Any) -> Message:  # noqa: ANN401
+        decoded.append(where["id"])
+        return decode(body, **where)
+
+    monkeypatch.setattr(codec, "decode", counting_decode)
+    found = []
+    for path in histories:
+        with holdfast.open(path) as store:
+            session = store.session("k")
+            session.head()
+            trace.clear()
+            decoded.clear()
+            newest = session.messages(role="tool", limit=3)
+            assert [message.role for message in newest] == ["tool"] * 3
+            assert set(decoded) <= {m.id for m in session.messages(limit=33) if m.role == "tool"}
+            found.append(trace.counted()[1])
+    assert found[0] == found[1] <= 80
+
+
+def test_blobs_are_read_together(tmp_path: Path, trace: _Trace) -> None:
+    """One statement for many, in one transaction."""
+    files = [File(data=b"%d" % number) for number in range(50)]
+    with holdfast.open(tmp_path / "a.db") as store:
+        session = store.session("k")
+        session.append(Message.user(files))
+        names = [
+            part.sha256 or "" for part in session.messages()[0].parts if isinstance(part, File)
+        ]
+        trace.clear()
+        assert len(store.blobs(*names)) == 50
+        assert sum("FROM blobs" in one for one in trace.statements) == 1
+        assert sum(one.startswith("BEGIN") for one in trace.statements) == 1
 
 
 def test_a_session_is_found_by_its_id_in_one_statement(tmp_path: Path, trace: _Trace) -> None:
@@ -543,6 +770,77 @@ def test_an_operation_costs_the_same_however_much_was_moved_before(
             act(session)
             found.append(trace.counted())
     assert found[0] == found[1]
+
+
+def test_a_pop_reads_one_message_whatever_the_length(tmp_path: Path, trace: _Trace) -> None:
+    """The same statements, rows and steps at 100 messages and at 100,000; one row is a message."""
+    found = []
+    for length in (100, 100_000):
+        with holdfast.open(
+            _history(tmp_path / f"{length}.db", length), durability="process"
+        ) as store:
+            session = store.session("k")
+            session.pop()
+            trace.clear()
+            popped = session.pop()
+            found.append(trace.counted())
+            assert popped is not None
+            assert popped.seq == length - 1
+    assert found[0] == found[1]
+    statements, rows, _ = found[0]
+    assert sum("FROM messages" in statement for statement in statements) == 1
+    assert len(statements) <= 12
+    assert rows <= 8
+
+
+def test_an_append_with_an_update_is_one_commit_and_one_sync(tmp_path: Path, trace: _Trace) -> None:
+    """It reads and writes the session's row, and what finds it by its metadata, if that changes."""
+    with _watched(tmp_path / "a.db") as (store, watched):
+        session = store.session("k")
+        _append_some(session, 2)
+        trace.clear()
+        session.append(Message.user("alone"))
+        alone = len(trace.statements)
+        trace.clear()
+        before = watched.syncs
+        session.append(Message.user("with"), update={"metadata": {"v": 1}})
+        assert watched.syncs - before == 1
+        assert trace.statements.count("COMMIT") == 1
+        assert len(trace.statements) == alone + 4
+        trace.clear()
+        session.append(Message.user("with"), update={"title": "t"})
+        assert len(trace.statements) == alone + 3
+
+
+def test_a_session_with_entries_is_one_commit_and_one_sync(tmp_path: Path) -> None:
+    """Created or forked, with its first messages and an update."""
+    with _watched(tmp_path / "a.db") as (store, watched):
+        session = store.session("k")
+        _append_some(session, 2)
+        before = watched.syncs
+        store.create(entries=material.turn(), update={"pinned": True})
+        assert watched.syncs - before == 1
+        session.fork(entries=material.turn(), update={"pinned": True})
+        assert watched.syncs - before == 2
+
+
+def test_a_tail_costs_what_it_holds(tmp_path: Path, trace: _Trace) -> None:
+    """A replaced tail and an amendment read and store the tail, whatever is before it."""
+    found = []
+    for length in (400, 4_000):
+        with _watched(_history(tmp_path / f"{length}.db", length)) as (store, watched):
+            session = store.session("k")
+            session.pop()
+            trace.clear()
+            before = watched.syncs
+            session.replace(material.turn(), keep=length - 20)
+            session.amend(length - 18, "amended")
+            assert watched.syncs - before == 2
+            found.append((len(trace.statements), trace.rows))
+            assert trace.scanned == 0
+            assert store.stats().messages == length + 4 + 3
+    assert found[0] == found[1]
+    assert found[0][1] < 120
 
 
 def test_replace_stores_only_what_differs(tmp_path: Path) -> None:

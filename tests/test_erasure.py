@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,15 +10,18 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import Message
+from holdfast import Message, Record
 from holdfast.clock import SystemClock
 from holdfast.context import StoreContext
 from holdfast.erasure import Erasure
 from holdfast.errors import Damaged, SessionBusy
 from holdfast.operations import deletion, erase
+from holdfast.operations.purge_steps import MAX_STEP_MESSAGES
 from holdfast.session import number_of
 from holdfast.storage.ancestry import Segment
+from holdfast.storage.memory import MemoryBackend, MemoryTransaction
 from holdfast.storage.protocol import Operation, Query, Snapshot
+from holdfast.storage.rows import CutResult
 from holdfast.transfer import archive
 from holdfast.values import Forks, PurgeReport
 
@@ -325,3 +328,45 @@ def test_an_archive_that_was_not_written_as_it_should_be_is_found_out(
         file.write_bytes(data[:-cut])
     with pytest.raises(Damaged, match="did not pass verification"):
         archive.verify_export(written)
+
+
+@pytest.mark.parametrize("forks", ["keep", "erase"])
+def test_a_purge_of_many_records_is_not_one_transaction(
+    monkeypatch: pytest.MonkeyPatch, forks: Forks
+) -> None:
+    """No transaction erases more than a step, although one message has them all behind it."""
+    many = MAX_STEP_MESSAGES * 2 + 1
+    with holdfast.open("memory:") as store:
+        session = store.create()
+        session.append(Message.user("a"), *(Record("state", data=n) for n in range(many)))
+        session.fork(1)
+        session.append(*(Record("state", data=n) for n in range(many)))
+        dropped: list[int] = []
+        drop_records = MemoryTransaction.drop_records
+
+        def drop(tx: MemoryTransaction, branch: int, numbers: Collection[int]) -> CutResult:
+            cut = drop_records(tx, branch, numbers)
+            dropped.append(cut.records)
+            return cut
+
+        monkeypatch.setattr(MemoryTransaction, "drop_records", drop)
+        report = store.purge(session.id, forks=forks)
+        assert report.records == sum(dropped) == (many if forks == "keep" else many * 2)
+        assert max(dropped) <= MAX_STEP_MESSAGES
+
+
+def test_a_drop_is_wiped_and_says_what_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, if there was anything to drop."""
+    wiped: list[int] = []
+
+    def wipe(_: MemoryBackend) -> tuple[str, ...]:
+        wiped.append(1)
+        return ("a reader is in the way",)
+
+    monkeypatch.setattr(MemoryBackend, "wipe", wipe)
+    with holdfast.open("memory:") as store:
+        session = store.create()
+        session.append(Record("state"), Record("state"))
+        assert session.drop(kind="state").pending == ("a reader is in the way",)
+        assert session.drop(kind="state").pending == ()
+    assert wiped == [1]

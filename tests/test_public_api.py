@@ -29,6 +29,7 @@ NAMES = [
     "HoldfastError",
     "Message",
     "Raw",
+    "Record",
     "Session",
     "Store",
     "Text",

@@ -32,7 +32,14 @@ import msgspec
 from holdfast import tokens
 from holdfast.clock import EPOCH
 from holdfast.errors import BadMessage, Damaged, TooLarge
-from holdfast.validation import MAX_COST, MAX_DEPTH, check_message, to_cost, to_time
+from holdfast.validation import (
+    MAX_COST,
+    MAX_DEPTH,
+    check_message,
+    check_record,
+    to_cost,
+    to_time,
+)
 from holdfast.values import (
     JSON,
     File,
@@ -40,6 +47,7 @@ from holdfast.values import (
     Part,
     Provenance,
     Raw,
+    Record,
     Role,
     Status,
     Text,
@@ -51,10 +59,13 @@ from holdfast.values import (
 )
 
 BLOB_THRESHOLD: Final = 64 * 1024
+INLINE_FILE_BYTES: Final = 1024  # of a record
 MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
-MAX_BATCH_MESSAGES: Final = 10_000
+MAX_RECORD_FILES: Final = 10_000
+MAX_BATCH_ENTRIES: Final = 10_000
 MAX_MESSAGE_PARTS: Final = 10_000  # those within tool results included
 _WITHOUT_TOKENS: Final = frozenset({"damaged", "erased"})
+_FEW_BYTES: Final = 4096
 _MAX_NESTING: Final = MAX_DEPTH + 10  # of bytes: a value is nested in a part, and that in a body
 _BRACKETS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|([\]}])', re.DOTALL)
 
@@ -88,6 +99,29 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     tokens: TokenCount | None = None
 
 
+class StoredRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The stored fields of a record besides its columns; large data is a blob."""
+
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
+    data: JSON = None
+    data_sha256: str | None = None
+    files: dict[str, File] = {}
+
+
+class EncodedRecord(msgspec.Struct, frozen=True):
+    """A record ready to be stored: its body, its own blobs, and the hashes it only refers to.
+
+    `behind` is how many messages of its batch come before it.
+    """
+
+    id: str
+    record: Record
+    body: bytes
+    behind: int = 0
+    blobs: tuple[tuple[str, bytes], ...] = ()
+    blob_refs: tuple[str, ...] = ()
+
+
 class EncodedMessage(msgspec.Struct, frozen=True):
     """A message ready to be stored: its body, its own blobs, and the hashes it only refers to."""
 
@@ -106,14 +140,25 @@ _decode_body = msgspec.json.Decoder(StoredBody).decode
 # ------------------------------------------------------------------------------------- encoding
 
 
-def encode_batch(messages: Sequence[Message], now: datetime) -> list[EncodedMessage]:
-    """Validate and encode messages; those without a time get `now`."""
-    if len(messages) > MAX_BATCH_MESSAGES:
+def encode_batch(
+    entries: Sequence[Message | Record], now: datetime
+) -> tuple[list[EncodedMessage], list[EncodedRecord]]:
+    """Validate and encode messages and records; those without a time get `now`."""
+    if not isinstance(entries, Sequence):
+        raise BadMessage("entries: expected a list of messages and records")
+    if len(entries) > MAX_BATCH_ENTRIES:
         raise TooLarge(
-            f"a batch of {len(messages)} messages is over the limit of {MAX_BATCH_MESSAGES}; "
+            f"a batch of {len(entries)} entries is over the limit of {MAX_BATCH_ENTRIES}; "
             "nothing was stored. Append them in several batches."
         )
-    return [encode(message, now) for message in messages]
+    messages: list[EncodedMessage] = []
+    records: list[EncodedRecord] = []
+    for entry in entries:
+        if isinstance(entry, Record):
+            records.append(encode_record(entry, now, len(messages)))
+        else:
+            messages.append(encode(entry, now))
+    return messages, records
 
 
 def encode_history(messages: Iterable[Message], now: datetime) -> list[EncodedMessage]:
@@ -134,7 +179,7 @@ def encode(
 
     With `known` it may have a role or status that only the store sets: a summary, a tombstone.
     """
-    check_message(message, known=known)
+    message = check_message(message, known=known)
     item = _encode(message, now)
     size = len(item.body) + sum(len(blob) for _, blob in item.blobs)
     if limit is not None and size > limit:
@@ -233,6 +278,47 @@ def _strip_file_data(part: StoredPart, blobs: dict[str, bytes]) -> StoredPart:
     return part
 
 
+def encode_record(record: Record, now: datetime, behind: int = 0) -> EncodedRecord:
+    """Validate and encode one record, `behind` the first messages of its batch.
+
+    Without a time it gets `now`.
+    """
+    record = check_record(record)
+    blobs: dict[str, bytes] = {}
+    files = {name: _strip_large_file(file, blobs) for name, file in record.files.items()}
+    refers = tuple(
+        dict.fromkeys(
+            file.sha256
+            for file in files.values()
+            if file.sha256 is not None and file.sha256 not in blobs
+        )
+    )
+    at = now if record.created_at is None else to_time(record.created_at)
+    body = to_json(StoredRecord(at=at, data=record.data, files=files))
+    if len(body) > BLOB_THRESHOLD:
+        data = to_json(record.data)
+        if len(data) > BLOB_THRESHOLD:
+            name = _add_blob(data, blobs)
+            body = to_json(StoredRecord(at=at, data_sha256=name, files=files))
+    size = len(body) + sum(map(len, blobs.values()))
+    if size > MAX_MESSAGE_BYTES or len(files) > MAX_RECORD_FILES:
+        raise TooLarge(
+            f"record {record.id!r} has {size} bytes in {len(files)} files, over the limit of "
+            f"{MAX_MESSAGE_BYTES} bytes and {MAX_RECORD_FILES} files; nothing was stored."
+        )
+    return EncodedRecord(record.id, record, body, behind, tuple(blobs.items()), refers)
+
+
+def _strip_large_file(file: File, blobs: dict[str, bytes]) -> File:
+    """Return a file of a record, with a hash in place of its data unless that is small."""
+    if file.data is None or len(file.data) > INLINE_FILE_BYTES or file.sha256 is not None:
+        return _strip_file(file, blobs)
+    data = bytes(file.data)
+    if file.size not in (None, len(data)):
+        raise BadMessage(f"size: a file of {len(data)} bytes is said to have {file.size}")
+    return File(name=file.name, mime=file.mime, data=data, size=len(data))
+
+
 def _strip_file(file: File, blobs: dict[str, bytes]) -> File:
     """Return a file with hash and size in place of its data, which is added to `blobs`."""
     if file.data is None:
@@ -245,12 +331,13 @@ def _strip_file(file: File, blobs: dict[str, bytes]) -> File:
     return File(name=file.name, mime=file.mime, sha256=name, size=size)
 
 
-def check_file_sizes(message: Message, size_of: Callable[[str], int | None]) -> None:
+def check_file_sizes(entry: Message | Record, size_of: Callable[[str], int | None]) -> None:
     """Raise `BadMessage` if a file states another size than its data has.
 
     `size_of` takes the hash of a file's data; it returns `None` where the size is not known.
     """
-    _check_file_sizes(message.parts, size_of)
+    given = tuple(entry.files.values()) if isinstance(entry, Record) else entry.parts
+    _check_file_sizes(given, size_of)
 
 
 def _check_file_sizes(parts: Sequence[StoredPart], size_of: Callable[[str], int | None]) -> None:
@@ -348,6 +435,64 @@ def decode(
     )
 
 
+def decode_record(
+    body: bytes,
+    *,
+    kind: str,
+    key: str | None,
+    id: str,
+    seq: int | None,
+    blob: BlobReader,
+) -> Record:
+    """Return a stored record; raise `Damaged` if it cannot be decoded. `blob` as in `decode`."""
+    try:
+        stored = from_json(body, StoredRecord)
+        data = stored.data
+        if stored.data_sha256 is not None:
+            large = blob(stored.data_sha256)
+            if large is None:
+                raise Damaged(
+                    f"record {id!r} cannot be read: blob {stored.data_sha256} is missing or does "
+                    "not match its hash",
+                    blocking=False,
+                )
+            data = from_json(large, object)  # type: ignore[assignment]
+    except ValueError as error:
+        raise Damaged(f"record {id!r} cannot be read: {type(error).__name__}") from error
+    return Record(
+        kind, key=key, data=data, files=stored.files, id=id, seq=seq, created_at=stored.at
+    )
+
+
+def record_blob_hashes(body: bytes) -> tuple[list[str], list[str]]:
+    """Return the hashes of the data that a stored record has as a blob, and those of its files.
+
+    There are none if the body is damaged.
+    """
+    try:
+        stored = from_json(body, StoredRecord)
+    except ValueError:
+        return [], []
+    data = [] if stored.data_sha256 is None else [stored.data_sha256]
+    return data, [file.sha256 for file in stored.files.values() if file.sha256 is not None]
+
+
+def is_same_record(stored: bytes, given: bytes) -> bool:
+    """Return whether two bodies of records are equal except for their time."""
+    if stored == given:
+        return True
+    try:
+        one, two = from_json(stored, StoredRecord), from_json(given, StoredRecord)
+    except ValueError:
+        return False
+    return is_same_json(msgspec.structs.replace(one, at=two.at), two)
+
+
+def record_checksum(*columns: str | int | None, body: bytes) -> int:
+    """Return the checksum of a record's row: its columns before the body, and the body."""
+    return zlib.crc32(body, zlib.crc32(to_json(columns)))
+
+
 def _decode(body: bytes) -> StoredBody:
     _refuse_nesting(body)
     try:
@@ -362,7 +507,7 @@ def _decode(body: bytes) -> StoredBody:
 
 def _refuse_nesting(data: bytes) -> None:
     """Raise `ValueError` for JSON that is nested deeper than what is encoded."""
-    if len(data) <= _MAX_NESTING or data.count(b"[") + data.count(b"{") <= _MAX_NESTING:
+    if len(data) <= _MAX_NESTING or not _has_many_brackets(data):
         return
     depth = 0
     for bracket in _BRACKETS.finditer(data):
@@ -370,6 +515,22 @@ def _refuse_nesting(data: bytes) -> None:
         depth += opening - closing
         if depth > _MAX_NESTING:
             raise ValueError("nested too deeply")
+
+
+def _has_many_brackets(data: bytes) -> bool:
+    """Return whether JSON has more opening brackets than may be nested."""
+    if len(data) < _FEW_BYTES:
+        return data.count(b"[") + data.count(b"{") > _MAX_NESTING
+    # Searching from bracket to bracket skips long texts; counting does not.
+    found = 0
+    for bracket in (b"[", b"{"):
+        at = data.find(bracket)
+        while at >= 0:
+            found += 1
+            if found > _MAX_NESTING:
+                return True
+            at = data.find(bracket, at + 1)
+    return False
 
 
 def _decode_surrogates(data: bytes, kind: type[S]) -> S:
@@ -460,9 +621,12 @@ def is_same_body(stored: bytes, given: bytes) -> bool:
         one, two = _decode(stored), _decode(given)
     except ValueError:
         return False
-    # Compared as bytes, because 1, 1.0 and true are equal in Python.
-    aligned = msgspec.structs.replace(one, at=two.at, tokens=two.tokens)
-    return to_json(aligned, _encode_sorted) == to_json(two, _encode_sorted)
+    return is_same_json(msgspec.structs.replace(one, at=two.at, tokens=two.tokens), two)
+
+
+def is_same_json(one: object, two: object) -> bool:
+    """Return whether two values are the same JSON: unlike in Python, 1, 1.0 and true differ."""
+    return to_sorted_json(one) == to_sorted_json(two)
 
 
 def checksum(message_id: str, turn: int | None, body: bytes) -> int:
@@ -495,6 +659,11 @@ def to_json(value: object, encoder: Callable[[object], bytes] = _to_bytes) -> by
         return encode_text(text)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise BadMessage(f"the value cannot be encoded as JSON: {error}") from error
+
+
+def to_sorted_json(value: object) -> bytes:
+    """Encode plain JSON values so that equal ones give equal bytes: names are sorted."""
+    return to_json(value, _encode_sorted)
 
 
 def from_json(data: bytes | str, kind: type[S]) -> S:

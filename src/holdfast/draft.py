@@ -212,7 +212,7 @@ class DraftCore:
             return None
         item = codec.encode(message, self._context.now(), limit=None)
         message = msgspec.structs.replace(
-            message, turn_id=self._turn.id, tokens=tokens.of_message(message)
+            item.message, turn_id=self._turn.id, tokens=tokens.of_message(message)
         )
         self._prepared_close = (
             message,
@@ -318,16 +318,15 @@ def note_failure(error: BaseException, failed: HoldfastError) -> None:
 
 def check_call(id: str, name: str, arguments: JSON) -> ToolCall:
     """Return a validated tool call."""
-    validation.check_json(arguments, "arguments")
     # A copy: later changes by the caller must not change the reply.
-    copied = copy.deepcopy(arguments)
+    copied = copy.deepcopy(validation.check_json(arguments, "arguments"))
     return ToolCall(validation.check_text(id, "id"), validation.check_text(name, "name"), copied)
 
 
 def check_raw(part: Raw) -> Raw:
     """Return validated foreign data."""
-    validation.check_json(part.data, "data")
-    return Raw(validation.check_text(part.source, "source"), copy.deepcopy(part.data))
+    data = copy.deepcopy(validation.check_json(part.data, "data"))
+    return Raw(validation.check_text(part.source, "source"), data)
 
 
 def check_thinking(text: str, signature: str | None) -> Thinking:

@@ -19,7 +19,7 @@ Delta = Text | Thinking | ToolCall | Raw
 
 
 class DraftOpening(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The first record of a draft: the message it will become."""
+    """The first chunk of a draft: the message it will become."""
 
     id: str
     model: str | None
@@ -28,7 +28,7 @@ class DraftOpening(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DraftChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record that one flush stores."""
+    """The chunk that one flush stores."""
 
     deltas: tuple[Delta, ...] = ()
     usage: Usage | None = None

@@ -11,13 +11,17 @@ fragments. Wiping and searching read the whole store, so several erasures share 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
+import msgspec
+
 from holdfast.context import StoreContext
-from holdfast.errors import Damaged
+from holdfast.errors import Damaged, OutcomeUnknown, StoreFull, StoreUnavailable
 from holdfast.operations import purge_steps
 from holdfast.operations.purge_steps import StepReport, UnfinishedPurge
+from holdfast.operations.record_drop import RecordDrop, StepStart, drop_step
 from holdfast.operations.residue import sample_evenly
 from holdfast.operations.tombstone import (
     MAX_FRAGMENTS,
@@ -31,12 +35,25 @@ from holdfast.operations.tombstone import (
 )
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Operation, Query
-from holdfast.values import Scan
+from holdfast.values import DropReport, Scan
 
 T = TypeVar("T")
 PlannedSegments = Sequence[Segment] | None
 _MAX_ATTEMPTS: Final = 8
 _MAX_INDEXED_STEPS: Final = 10
+
+
+@contextmanager
+def partly_erased(what_next: str, *, begun: bool = True) -> Iterator[None]:
+    """Raise `OutcomeUnknown` if the store fails: what was `begun` is erased in part."""
+    try:
+        yield
+    except (StoreUnavailable, StoreFull) as error:
+        if not begun:
+            raise
+        raise OutcomeUnknown(
+            f"the erasure began and could not be finished: {error} {what_next}."
+        ) from error
 
 
 class Erasure:
@@ -106,6 +123,9 @@ class Erasure:
         return total
 
     def _finish_purge(self, purge: UnfinishedPurge) -> Iterator[StepReport]:
+        for branch, numbers in self._backend.read(purge_steps.record_steps(purge)):
+            step_records = purge_steps.erase_records(purge, branch, numbers)
+            yield self._backend.write(step_records, exclusive=True)
         steps = self._backend.read(purge_steps.steps(purge))
         if len(steps) > _MAX_INDEXED_STEPS:
             # Building the index again is faster than removing so many messages from it.
@@ -137,10 +157,23 @@ class Erasure:
             refreshed.update(self._backend.write(operation, exclusive=True))
         return refreshed
 
+    def drop_records(self, session: int, wanted: RecordDrop) -> DropReport:
+        """Drop records, step by step, and wipe their bytes; return what that erased."""
+        total = DropReport(records=0, kept=0, blobs=0, blob_bytes=0)
+        following: StepStart | None = StepStart()
+        while following is not None:
+            with partly_erased("Drop the rest again", begun=total.records > 0):
+                step = self._backend.write(drop_step(session, wanted, following), exclusive=True)
+            total, following = total + step.report, step.next
+        return msgspec.structs.replace(total, pending=self._wipe()) if total.records else total
+
     def wipe_and_scan(self) -> tuple[tuple[str, ...], Scan]:
         """Wipe the bytes of erased messages; return what is still pending, and the scan."""
+        pending = self._wipe()
+        return pending, self._backend.scan(sample_evenly(self._fragments, MAX_FRAGMENTS))
+
+    def _wipe(self) -> tuple[str, ...]:
         # Wiping clears the store's note that it is pending, also one by another thread: so no
         # thread may be between its erasure and the clean-up of the index.
         with self._context.between_erasures():
-            pending = self._backend.wipe()
-        return pending, self._backend.scan(sample_evenly(self._fragments, MAX_FRAGMENTS))
+            return self._backend.wipe()

@@ -7,6 +7,7 @@ HoldfastError
 ├── AmbiguousRef
 ├── Conflict              another writer was first; nothing of this call was stored
 │   ├── HeadMoved
+│   ├── PreconditionFailed  a record, metadata or goal is not as the call expects
 │   ├── IdConflict
 │   ├── SessionBusy
 │   ├── TurnLost
@@ -96,14 +97,21 @@ class HeadMoved(Conflict):
         self.actual = actual
 
 
+class PreconditionFailed(Conflict):
+    """What `after`, `expect_metadata` or `expect_goal` compares with is not as expected.
+
+    Read it again and repeat the change. Other conflicts do not end by that.
+    """
+
+
 class IdConflict(Conflict):
-    """A message with this id is already stored, queued or in the batch, with another body."""
+    """This id is already stored, queued or in the batch, with another body."""
 
     def __init__(self, message_id: str, seq: int) -> None:
         where = f"is already stored at seq {seq}" if seq else "is already in use"
         super().__init__(
-            f"message id {message_id!r} {where} with another body; nothing was stored. Messages "
-            "never change: give the new one an id of its own."
+            f"id {message_id!r} {where} with another body; nothing was stored. Messages and "
+            "records never change: give the new one an id of its own."
         )
         self.message_id = message_id
         self.seq = seq
@@ -143,11 +151,12 @@ class KeyTaken(Conflict):
 class Diverged(Conflict):
     """The target of a copy has other content under the source's ids: `reasons`, by session id.
 
-    The target's content was not changed.
+    A reason without a session is one of the store's records. The target's content was not changed.
     """
 
-    def __init__(self, reasons: Mapping[str, str]) -> None:
-        shown = [f"session {id}: {why}" for id, why in list(reasons.items())[:_MAX_REASONS]]
+    def __init__(self, reasons: Mapping[str | None, str]) -> None:
+        some = list(reasons.items())[:_MAX_REASONS]
+        shown = [why if id is None else f"session {id}: {why}" for id, why in some]
         more = len(reasons) - len(shown)
         rest = f"; and {more} more" if more else ""
         super().__init__(

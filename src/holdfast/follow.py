@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
+
+from msgspec.structs import astuple
 
 from holdfast import validation
 from holdfast.context import StoreContext
 from holdfast.errors import BadQuery, StoreUnavailable
-from holdfast.operations import lineage, queries
-from holdfast.values import Activity, BranchChanged, Head, Message
+from holdfast.operations import queries
+from holdfast.operations.delivery import Delivered, deliveries_after
+from holdfast.values import Activity, Head
 
 T = TypeVar("T")
 _POLL_INTERVAL_S = 5.0
 _PAGE_MESSAGES = 500
+_MAX_DIGITS = 18
 
 
 class BaseFollower(ABC, Generic[T]):
@@ -70,39 +74,65 @@ class BaseFollower(ABC, Generic[T]):
         raise StopIteration
 
 
-class Follower(BaseFollower[Message | BranchChanged]):
-    """Follows one session's history across branches; `head` is its position.
+class Follower(BaseFollower[T]):
+    """Follows one session's history across branches, with its records if asked to.
 
-    It starts after the head `after`, or with the first message of the current history.
+    It starts after the head or cursor `after`, or with the first message of the current history.
     """
 
-    def __init__(self, context: StoreContext, session: int, after: Head | None) -> None:
+    def __init__(
+        self, context: StoreContext, session: int, after: Head | str | None, *, records: bool
+    ) -> None:
         super().__init__(context)
-        self.head = _check_after(after) or Head(
-            context.backend.read(queries.head(session)).branch, 0
+        validation.check_flag(records, "records", optional=False)
+        self._delivered = _check_after(after) or Delivered(
+            Head(context.backend.read(queries.head(session)).branch, 0)
         )
         self._session = session
+        self._records = records
+        self._ahead: list[Delivered] = []  # of each item in the buffer
 
-    def _read(self) -> list[Message | BranchChanged]:
-        query = lineage.updates_after(
-            self._session, self.head, _PAGE_MESSAGES, self._context.report
+    @property
+    def head(self) -> Head:
+        """The message up to which it has delivered."""
+        return self._delivered.head
+
+    @property
+    def cursor(self) -> str:
+        """The position up to which it has delivered, records included, as text for `after`."""
+        return ".".join(map(str, (*astuple(self.head), *(self._delivered.record or ()))))
+
+    def _read(self) -> list[T]:
+        query = deliveries_after(
+            self._session,
+            self._delivered,
+            _PAGE_MESSAGES,
+            self._context.report,
+            records=self._records,
         )
-        return self._context.backend.read(query)
+        found = self._context.backend.read(query)
+        self._ahead = [delivered for _, delivered in reversed(found)]
+        # There is a record among them only if the caller follows records.
+        return cast("list[T]", [item for item, _ in found])
 
-    def _advance(self, item: Message | BranchChanged) -> None:
-        if isinstance(item, BranchChanged):
-            self.head = item.head
-        elif item.seq is not None:
-            self.head = Head(self.head.branch, item.seq)
+    def _advance(self, item: T) -> None:  # noqa: ARG002 - its position was read with it
+        self._delivered = self._ahead.pop()
 
 
-def _check_after(after: Head | None) -> Head | None:
+def _check_after(after: Head | str | None) -> Delivered | None:
     if after is None:
         return None
-    if not isinstance(after, Head):
-        raise BadQuery("after: expected a Head, such as session.head() returns")
-    branch = validation.check_number(after.branch, "after")
-    return Head(branch, validation.check_number(after.seq, "after"))
+    if isinstance(after, Head):
+        branch = validation.check_number(after.branch, "after")
+        return Delivered(Head(branch, validation.check_number(after.seq, "after")))
+    parts = after.split(".") if isinstance(after, str) else []
+    numbers = [int(part) for part in parts if part.isdecimal() and len(part) <= _MAX_DIGITS]
+    if len(numbers) == len(parts) and len(parts) in {2, 4}:
+        branch, seq, *record = numbers
+        return Delivered(Head(branch, seq), (record[0], record[1]) if record else None)
+    raise BadQuery(
+        "after: expected a Head, such as session.head() returns, or a cursor of a follower"
+    )
 
 
 class StoreFollower(BaseFollower[Activity]):

@@ -6,23 +6,38 @@ process, may refer to the same session.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, Unpack, overload
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast import codec, ids, validation
 from holdfast.context import GuardedWriter, StoreContext
 from holdfast.erasure import Erasure
 from holdfast.errors import BadQuery, import_errors
 from holdfast.follow import Follower
-from holdfast.operations import append, erase, head_moves, lineage, queries, queue, sessions, turns
+from holdfast.operations import (
+    append,
+    erase,
+    head_moves,
+    lineage,
+    queries,
+    queue,
+    record_drop,
+    sessions,
+    turns,
+)
 from holdfast.operations.positions import check_position
+from holdfast.operations.session_changes import SessionUpdate, check_update
 from holdfast.storage.rows import SessionRow
-from holdfast.turn import Turn, TurnCore
+from holdfast.turn import Turn, TurnCore, messages_from
 from holdfast.values import (
+    JSON,
+    BranchChanged,
     BranchInfo,
     Content,
+    DropReport,
     EraseReport,
     ForkFields,
     Head,
@@ -31,7 +46,9 @@ from holdfast.values import (
     MessageRef,
     Provider,
     QueuedInput,
+    Record,
     Recovered,
+    Role,
     SessionChanges,
     SessionInfo,
     TurnInfo,
@@ -67,10 +84,71 @@ class Session:
         """Return where the history ends; pass it as `expect` to write only if it has not moved."""
         return self._read(queries.head(self._n))
 
-    def append(self, *messages: Message, expect: Head | None = None) -> Head:
-        """Store messages, all or none, each id once; return the new head. Needs no turn."""
-        batch = codec.encode_batch(messages, self._context.now())
-        return self._write(append.append(self._n, batch, expect=expect))
+    def append(
+        self,
+        *entries: Message | Record,
+        expect: Head | None = None,
+        update: SessionChanges | None = None,
+    ) -> Head:
+        """Store messages and records, all or none, each id once; return the new head.
+
+        A record lies behind the message before it, and does not move the head; one with a `scope`
+        is stored beyond the session, as by `Store.put_record`. `update` is stored with them, as by
+        `Session.update`. If all ids are stored already, this is a retry: it returns the head of the
+        first time and updates nothing. Needs no turn.
+        """
+        messages, records = codec.encode_batch(entries, self._context.now())
+        operation = append.append(
+            self._n, messages, records, expect=expect, update=check_update(update)
+        )
+        return self._write(operation)
+
+    def record(
+        self, kind: str, key: str | None = None, *, at: MessageRef | None = None
+    ) -> Record | None:
+        """Read the newest record of a kind and key; with `at`, as of that position.
+
+        Without a key, the newest of those that have none; `records(kind, limit=1)` reads the newest
+        of all keys. The cost does not depend on how many there are.
+        """
+        query = queries.record(self._n, kind, key, at=at, report=self._context.report)
+        return self._read(query)
+
+    def records(
+        self,
+        kind: str | None = None,
+        *,
+        key: str | UnsetType | None = UNSET,
+        prefix: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+        all_branches: bool = False,
+    ) -> list[Record]:
+        """Read the newest `limit` records of the history, oldest first.
+
+        Of one kind, and of that of one key (`None`: those without a key) or of keys that begin with
+        `prefix`. `before` is the id of a record: only older ones are read. With `all_branches`, the
+        records of abandoned branches are read, too.
+        """
+        wanted = queries.RecordFilter(
+            kind=kind,
+            key=key,
+            prefix=prefix,
+            before=before,
+            limit=limit,
+            all_branches=all_branches,
+        )
+        query = queries.records(self._n, queries.check_record_filter(wanted), self._context.report)
+        return self._read(query)
+
+    def append_from(
+        self, provider: Provider, *items: Mapping[str, JSON], expect: Head | None = None
+    ) -> Head:
+        """Store a provider's messages, or whole replies, as they are; see `append`.
+
+        A reply has its id, so that storing it again stores nothing; `formats.kept` returns it.
+        """
+        return self.append(*messages_from(provider, items), expect=expect)
 
     def turn(
         self, *, wait: float = 0.0, model: str | None = None, run_id: str | None = None
@@ -86,10 +164,20 @@ class Session:
         before: int | None = None,
         after: int | None = None,
         branch: int | None = None,
+        upto: MessageRef | None = None,
+        role: Role | Sequence[Role] | None = None,
+        hidden: bool | None = None,
     ) -> list[Message]:
         """Read the newest `limit` messages between two seqs, oldest first.
 
-        With `after` alone, the next `limit` messages after it.
+        With `after` alone, the next `limit` messages after it. `upto` is the last one to read: a
+        seq, a message's id or a head, of any branch. `role` is one role or several; `hidden`
+        selects messages whose metadata has `hidden` set, or those without. A damaged message is
+        returned whatever is selected.
+
+        The cost is that of the messages between the seqs, or of `limit`. With `role` or `hidden`
+        the history is read in pages, only until there are `limit`; those of another role are not
+        decoded.
         """
         return self._read(
             queries.messages(
@@ -98,9 +186,19 @@ class Session:
                 before=before,
                 after=after,
                 branch=branch,
+                upto=upto,
+                wanted=queries.message_filter(role, hidden),
                 report=self._context.report,
             )
         )
+
+    def message(self, id: str) -> Message:
+        """Read one message by its id; `MessageNotFound` if no branch has it.
+
+        One of the current history comes first, then those of other branches, newest first. The cost
+        does not depend on the length of the history.
+        """
+        return self._read(queries.message(self._n, id, self._context.report))
 
     def window(
         self,
@@ -139,54 +237,144 @@ class Session:
         at: MessageRef | None = None,
         *,
         key: str | None = None,
+        exact: bool = False,
+        entries: Sequence[Message | Record] = (),
+        update: SessionChanges | None = None,
         expect: Head | None = None,
         **fields: Unpack[ForkFields],
     ) -> Session:
         """Create a session whose history is this one's up to `at`, inclusive; nothing is copied.
 
         `at` is a seq, a message's id or a head (of any branch); inside a tool exchange it moves to
-        before it. The fields are `title`, `model`, `cwd` and `metadata`. Scope, agent, model and
-        cwd are inherited.
+        before it, unless it is `exact`. The fields are `title`, `model`, `cwd` and `metadata`.
+        Scope, agent, model and cwd are inherited. With the fork are stored its first messages and
+        records, `entries`, and the changes of `update`, as by `Session.update`.
         """
         validation.check_arguments(fields, ForkFields, "Session.fork")
+        validation.check_flag(exact, "exact", optional=False)
         at = check_position(at, "at")
         row = sessions.new_row(id=ids.session_id(), key=key, **fields)
-        origin = sessions.Origin(parent=self._n, relation="fork", at=at, expect=expect)
+        batch, records = codec.encode_batch(entries, self._context.now())
+        origin = sessions.Origin(parent=self._n, relation="fork", at=at, exact=exact, expect=expect)
+        operation = sessions.create(
+            row, origin=origin, batch=batch, records=records, update=check_update(update)
+        )
         # Not refused if this session is damaged: the fork is another one.
-        made = self._context.backend.write(sessions.create(row, origin=origin))
-        return Session(self._context, made)
+        return Session(self._context, self._context.backend.write(operation))
 
-    def rewind(self, to: MessageRef, *, expect: Head | None = None) -> Head:
+    def rewind(
+        self,
+        to: MessageRef,
+        *,
+        exact: bool = False,
+        expect: Head | None = None,
+        update: SessionChanges | None = None,
+    ) -> Head:
         """Make message `to` the newest: a seq, an id or a head; nothing is lost, see `branches`.
 
-        Inside a tool exchange it moves to before it, as the returned head shows.
+        Inside a tool exchange it moves to before it, as the returned head shows, unless it is
+        `exact`. `update` is stored with the move, as by `Session.update`.
         """
-        return self._write(head_moves.rewind(self._n, to, token=ids.message_id(), expect=expect))
-
-    def undo(self, n: int = 1, *, expect: Head | None = None) -> Head:
-        """Rewind to before the last `n` turns."""
-        return self._write(head_moves.undo(self._n, n, token=ids.message_id(), expect=expect))
-
-    def redo(self, *, expect: Head | None = None) -> Head:
-        """Revert the last undo, rewind or clear; possible until the next append."""
-        return self._write(head_moves.redo(self._n, token=ids.message_id(), expect=expect))
-
-    def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
-        """Replace the history by these messages, atomically; a common prefix is shared."""
-        batch = codec.encode_history(messages, self._context.now())
-        operation = head_moves.replace(self._n, batch, token=ids.message_id(), expect=expect)
+        operation = head_moves.rewind(
+            self._n,
+            to,
+            token=ids.message_id(),
+            expect=expect,
+            exact=exact,
+            update=check_update(update),
+        )
         return self._write(operation)
 
-    def clear(self, *, expect: Head | None = None) -> Head:
-        """Continue with an empty history; the old one stays readable."""
-        return self._write(head_moves.clear(self._n, token=ids.message_id(), expect=expect))
+    def pop(self, *, expect: Head | None = None) -> Message | None:
+        """Rewind by one message, exactly, and return it; `None` if the history is empty.
+
+        `redo` gives it back. It costs the same however long the history is.
+        """
+        return self._write(head_moves.pop(self._n, token=ids.message_id(), expect=expect))
+
+    def undo(
+        self, n: int = 1, *, expect: Head | None = None, update: SessionChanges | None = None
+    ) -> Head:
+        """Rewind to before the last `n` turns; `update` is stored with it."""
+        operation = head_moves.undo(
+            self._n, n, token=ids.message_id(), expect=expect, update=check_update(update)
+        )
+        return self._write(operation)
+
+    def redo(self, *, expect: Head | None = None, update: SessionChanges | None = None) -> Head:
+        """Revert the last undo, rewind, pop or clear; possible until the next append.
+
+        `update` is stored with it.
+        """
+        operation = head_moves.redo(
+            self._n, token=ids.message_id(), expect=expect, update=check_update(update)
+        )
+        return self._write(operation)
+
+    def replace(
+        self,
+        messages: Sequence[Message],
+        *,
+        keep: MessageRef | None = None,
+        expect: Head | None = None,
+        update: SessionChanges | None = None,
+    ) -> Head:
+        """Replace the history by these messages, atomically; a common prefix is shared.
+
+        With `keep` (a seq, an id or a head) the history up to that message stays, unread, and the
+        messages follow it. `update` is stored with them, as by `Session.update`. With `expect`, a
+        retry of a replace that only added messages returns its head and updates nothing; of any
+        other, it raises `HeadMoved`.
+        """
+        batch = codec.encode_history(messages, self._context.now())
+        operation = head_moves.replace(
+            self._n,
+            batch,
+            token=ids.message_id(),
+            expect=expect,
+            keep=keep,
+            update=check_update(update),
+        )
+        return self._write(operation)
+
+    def amend(self, message: MessageRef, parts: Content, *, expect: Head | None = None) -> Head:
+        """Replace the parts of a message, on a new branch with what follows it; return the head.
+
+        Id, role, time, turn, metadata and usage stay. The earlier version can be read on its branch
+        until `erase` of the message, which erases all versions.
+        """
+        operation = head_moves.amend(
+            self._n,
+            message,
+            to_parts(parts),
+            token=ids.message_id(),
+            now=self._context.now(),
+            expect=expect,
+        )
+        return self._write(operation)
+
+    def clear(self, *, expect: Head | None = None, update: SessionChanges | None = None) -> Head:
+        """Continue with an empty history; the old one stays readable.
+
+        `update` is stored with it.
+        """
+        operation = head_moves.clear(
+            self._n, token=ids.message_id(), expect=expect, update=check_update(update)
+        )
+        return self._write(operation)
 
     def summarize(
-        self, text: str, *, upto: MessageRef | None = None, expect: Head | None = None
+        self,
+        text: str,
+        *,
+        upto: MessageRef | None = None,
+        expect: Head | None = None,
+        update: SessionChanges | None = None,
     ) -> Head:
         """Append a summary that replaces, in windows, the history up to `upto`, inclusive.
 
         Pass the message that was newest when the summary was started: later ones stay in windows.
+        `update` is stored with it, as by `Session.update`.
         """
         operation = head_moves.summarize(
             self._n,
@@ -195,6 +383,7 @@ class Session:
             message_id=ids.message_id(),
             now=self._context.now(),
             expect=expect,
+            update=check_update(update),
         )
         return self._write(operation)
 
@@ -209,8 +398,8 @@ class Session:
     def erase(self, message: MessageRef) -> EraseReport:
         """Erase the content of a message wherever it is shared; its id, seq, role and time stay.
 
-        It is given by its id, a seq of the history, or a head. An open turn is not disturbed. This
-        cannot be undone; windows leave the message out.
+        It is given by its id, a seq of the history, or a head; all versions of it are erased. An
+        open turn is not disturbed. This cannot be undone; windows leave the message out.
         """
         position = check_position(message, "message")
         if position is None:
@@ -223,6 +412,20 @@ class Session:
         )
         pending, scan = erasure.wipe_and_scan()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
+
+    def drop(
+        self, *, kind: str, keys: Collection[str | None] | None = None, keep: int | None = None
+    ) -> DropReport:
+        """Erase the records of a kind, on all branches: those with one of `keys`, or all.
+
+        `None` among the keys means those without one. The newest `keep` of the current history
+        stay, counted over all these keys together: to keep the newest of each key, drop one key at
+        a time. Those that the history of a fork runs through and those that this session inherited
+        stay, too. Messages and an open turn are not disturbed. This cannot be undone; the ids are
+        free again, so a late retry of a write stores its record once more unless `after` forbids.
+        """
+        wanted = record_drop.check_drop(kind, keys, keep)
+        return Erasure(self._context).drop_records(self._n, wanted)
 
     def branches(self) -> list[BranchInfo]:
         """List the branches by number: where each starts and ends, and why it was abandoned."""
@@ -260,25 +463,43 @@ class Session:
         """
         return self._read(queries.queued(self._n, held=held))
 
-    def update(self, **changes: Unpack[SessionChanges]) -> SessionInfo:
+    def update(
+        self, *, expect: Head | None = None, **changes: Unpack[SessionChanges]
+    ) -> SessionInfo:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata.
 
         `metadata` is merged; a value of `None` removes its key. `auto_title` is a title by a
-        program: it never replaces one by the user. With `expect_goal`, another current goal raises
-        `Conflict`.
+        program: it never replaces one by the user. With `expect`, another current head raises
+        `HeadMoved`. With `expect_goal`, another current goal raises `PreconditionFailed`; so does,
+        with `expect_metadata`, another value of one of its keys (`None`: there must be no such
+        key).
         """
-        return self._write(sessions.update(self._n, sessions.check_changes(changes)))
+        return self._write(sessions.update(self._n, SessionUpdate(changes), expect=expect))
 
     def usage(self) -> UsageReport:
         """Return tokens and cost, in total and by model."""
         return self._read(queries.usage(self._n))
 
-    def follow(self, after: Head | None = None) -> Follower:
+    @overload
+    def follow(
+        self, after: Head | str | None = None, *, records: Literal[False] = False
+    ) -> Follower[Message | BranchChanged]: ...
+
+    @overload
+    def follow(
+        self, after: Head | str | None = None, *, records: bool
+    ) -> Follower[Message | Record | BranchChanged]: ...
+
+    def follow(
+        self, after: Head | str | None = None, *, records: bool = False
+    ) -> Follower[Message | BranchChanged] | Follower[Message | Record | BranchChanged]:
         """Iterate over every message after `after` (or of the whole history) as it is written.
 
-        A `BranchChanged` among them means that the session moved to another branch.
+        `after` is a head, or the `cursor` of a follower. With `records`, the records are among
+        them, each after the message it lies behind. A `BranchChanged` means that the session moved
+        to another branch; the records behind the last message that was kept follow it again.
         """
-        return Follower(self._context, self._n, after)
+        return Follower(self._context, self._n, after, records=records)
 
 
 def context_of(session: Session) -> StoreContext:

@@ -11,15 +11,25 @@ from types import TracebackType
 from typing import Self, TypeAlias, Unpack
 
 import msgspec
+from msgspec import UNSET
 
-from holdfast import ids, titles, validation
+from holdfast import codec, ids, titles, validation
 from holdfast.clock import Clock, SystemClock, to_micros
 from holdfast.context import StoreContext
-from holdfast.erasure import Erasure
-from holdfast.errors import Damaged, SessionNotFound, import_errors
+from holdfast.erasure import Erasure, partly_erased
+from holdfast.errors import BadMessage, Damaged, SessionNotFound, import_errors
 from holdfast.follow import StoreFollower
-from holdfast.operations import deletion, listing, queries, resolve, retention, sessions
+from holdfast.operations import (
+    deletion,
+    listing,
+    queries,
+    records,
+    resolve,
+    retention,
+    sessions,
+)
 from holdfast.operations.retention_rules import parse_rules
+from holdfast.operations.session_changes import check_update
 from holdfast.operations.tombstone import sample_session
 from holdfast.search.time_filter import Bound, parse_time
 from holdfast.session import Session
@@ -33,19 +43,23 @@ from holdfast.values import (
     Damage,
     ExportReport,
     Forks,
+    Head,
     Hit,
     ImportReport,
     IndexStatus,
     ListOptions,
+    Message,
     Page,
     Plan,
     PurgeReport,
+    Record,
     Relation,
     RetentionOptions,
     RetentionReport,
     Review,
     SalvageReport,
     SearchOptions,
+    SessionChanges,
     SessionFields,
     SessionInfo,
     Stats,
@@ -128,13 +142,16 @@ class Store:
         key: str | None = None,
         parent: str | Session | None = None,
         relation: Relation = "continue",
+        entries: Sequence[Message | Record] = (),
+        update: SessionChanges | None = None,
         **fields: Unpack[SessionFields],
     ) -> Session:
         """Create a session; `KeyTaken` if another has this key.
 
         With a parent, `continue` and `fork` start with its history, which both share; `reset`,
         `delegate` and `import` start empty. The fields are `scope`, `title`, `agent`, `model`,
-        `cwd` and `metadata`.
+        `cwd` and `metadata`. With the session are stored its first messages and records, `entries`,
+        and the changes of `update`, as by `Session.update`.
         """
         validation.check_arguments(fields, SessionFields, "Store.create")
         sessions.check_relation(relation, parent=parent is not None)
@@ -142,7 +159,11 @@ class Store:
         origin = None
         if parent is not None:
             origin = sessions.Origin(parent=self._session_number(parent), relation=relation)
-        return Session(self._context, self._write(sessions.create(row, origin=origin)))
+        batch, records = codec.encode_batch(entries, self._context.now())
+        operation = sessions.create(
+            row, origin=origin, batch=batch, records=records, update=check_update(update)
+        )
+        return Session(self._context, self._write(operation))
 
     def _session_number(self, named: str | Session) -> int:
         if isinstance(named, Session):
@@ -160,6 +181,20 @@ class Store:
         )
         return Session(self._context, row, interrupted=interrupted)
 
+    def message(self, id: str) -> tuple[Session, Message]:
+        """Read one message by its id, and open the session that it belongs to.
+
+        Messages that forks share belong to the session that wrote them. Sessions in the trash are
+        not searched. `MessageNotFound` if there is none; `AmbiguousRef` has the candidates if
+        unrelated sessions have a message with this id. The cost does not depend on how many
+        messages there are.
+        """
+        find = resolve.find_by_message(id)
+        row, interrupted, message = self._read(
+            queries.find_with_message(find, id, self._context.report)
+        )
+        return Session(self._context, row, interrupted=interrupted), message
+
     def latest(
         self, *, scope: str | None = None, agent: str | None = None, cwd: str | None = None
     ) -> Session | None:
@@ -173,18 +208,24 @@ class Store:
         """List sessions by activity, newest first, in pages; `order="pinned"` puts pinned first.
 
         Listed are those that match `scope`, `agent`, `cwd`, `text`, `pinned`, `archived` and
-        `state`; sessions in the trash only with `trashed=True`. `since` and `until` bound the time
-        of the last write: times, or texts such as `7d` and `2026-01-31`. A page has `limit=50`
-        sessions, and its `cursor` gets the next one. Unreadable sessions are listed with the state
-        `damaged`.
+        `state`; sessions in the trash only with `trashed=True`, and none that were delegated with
+        `delegates=False`. `since` and `until` bound the time of the last write: times, or texts
+        such as `7d` and `2026-01-31`. A page has `limit=50` sessions, and its `cursor` gets the
+        next one. Unreadable sessions are listed with the state `damaged`.
+
+        `key_prefix` is the beginning of the key, compared byte by byte. With `metadata`, a session
+        has all these names at the top level of its own, with these values: equal JSON, in which 1,
+        1.0 and true are different, and the order of names in an object does not count. Both are
+        looked up in an index: what other sessions have costs nothing.
         """
         validation.check_arguments(options, ListOptions, "Store.sessions")
         for field in ("scope", "agent", "cwd", "text"):
             validation.check_filter(options.get(field), field)
         for field in ("pinned", "archived"):
             validation.check_flag(options.get(field), field, optional=True)
-        trashed = options.get("trashed", False)
+        trashed, delegates = options.get("trashed", False), options.get("delegates", True)
         validation.check_flag(trashed, "trashed", optional=False)
+        validation.check_flag(delegates, "delegates", optional=False)
         wanted = SessionFilter(
             scope=options.get("scope"),
             agent=options.get("agent"),
@@ -193,6 +234,9 @@ class Store:
             pinned=options.get("pinned"),
             archived=options.get("archived"),
             trashed=trashed,
+            delegates=delegates,
+            key_prefix=listing.check_key_prefix(options.get("key_prefix")),
+            metadata=listing.parse_metadata(options.get("metadata")),
             since=self._parse_bound(options.get("since"), "since"),
             until=self._parse_bound(options.get("until"), "until"),
         )
@@ -270,6 +314,29 @@ class Store:
                         titled.append(session.update(auto_title=title))
         return titled
 
+    def record(
+        self, kind: str, key: str | None = None, *, scope: str | None = None
+    ) -> Record | None:
+        """Read the current record of a kind and key beyond sessions: of a scope, or of all.
+
+        Without a key, the one that has none.
+        """
+        query = queries.store_record(kind, key, scope=scope, report=self._context.report)
+        return self._read(query)
+
+    def put_record(self, record: Record, *, scope: str | None = None) -> Record:
+        """Store a record beyond sessions, in place of the current one of its kind and key.
+
+        It is of its own scope if it has one, else of this one. Return it as stored; each id once.
+        """
+        validation.check_record(record)
+        if record.scope is UNSET:
+            record = msgspec.structs.replace(record, scope=scope)
+        elif scope not in {None, record.scope}:
+            raise BadMessage("scope: the record has another scope than this; pass it once")
+        item = codec.encode_record(record, self._context.now())
+        return self._write(records.put_store_record(item))
+
     def follow(self, since: int = 0) -> StoreFollower:
         """Iterate over writes to any session, as they happen."""
         return StoreFollower(self._context, validation.check_number(since, "since"))
@@ -280,21 +347,25 @@ class Store:
 
     # ------------------------------------------------------------------------------- deletion
 
-    def trash(self, ref: str) -> SessionInfo:
-        """Move a session to the trash: it is no longer listed, its key is free, nothing is lost."""
+    def trash(self, ref: str, *, expect: Head | None = None) -> SessionInfo:
+        """Move a session to the trash: it is no longer listed, its key is free, nothing is lost.
+
+        With `expect`, another current head raises `HeadMoved`.
+        """
         row = self._read(resolve.find(ref, self._context.report))
-        return self._write(deletion.trash(row.n))
+        return self._write(deletion.trash(row.n, expect=expect))
 
     def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
         """Restore a session from the trash; `KeyTaken` if its key is in use, unless `keyless`."""
         row = self._read(resolve.find_in_trash(ref, self._context.report))
         return self._write(deletion.restore(row.n, keyless=keyless))
 
-    def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
+    def purge(self, ref: str, *, forks: Forks = "keep", expect: Head | None = None) -> PurgeReport:
         """Erase a session for ever: its messages, turns, drafts, files, and their bytes.
 
         Messages that a fork shares stay until the last such fork is purged; with `forks="erase"`
-        they are erased in the forks, too. `SessionBusy` while a turn is open.
+        they are erased in the forks, too. `SessionBusy` while a turn is open. With `expect`,
+        another current head raises `HeadMoved`.
         """
         deletion.check_forks(forks)
         erasure = Erasure(self._context)
@@ -303,9 +374,12 @@ class Store:
         erasure.sample(sample_session(row.n))
         report = erasure.write(
             deletion.plan_erasure(row.n, forks=forks),
-            lambda planned: deletion.purge(row.n, row.id, forks=forks, planned=planned),
+            lambda planned: deletion.purge(
+                row.n, row.id, forks=forks, planned=planned, expect=expect
+            ),
         )
-        report = deletion.add_steps(report, erasure.finish_purges(row.n))
+        with partly_erased("store.finish_purges() finishes it"):
+            report = deletion.add_steps(report, erasure.finish_purges(row.n))
         pending, scan = erasure.wipe_and_scan()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
 
@@ -349,7 +423,14 @@ class Store:
 
     def blob(self, sha256: str) -> bytes:
         """Read a file or large part by its hash."""
-        return self._read(queries.blob(sha256, self._context.report))
+        return self.blobs(sha256)[sha256]
+
+    def blobs(self, *sha256: str) -> dict[str, bytes]:
+        """Read files or large parts by their hashes, all in one read.
+
+        `NotFound` names those that are missing. All of them are held in memory.
+        """
+        return self._read(queries.blobs(sha256, self._context.report))
 
     def verify(self) -> builtins.list[Damage]:
         """Read everything and return what is damaged; nothing is changed."""
@@ -375,9 +456,9 @@ class Store:
     ) -> ExportReport:
         """Export sessions to a new JSON Lines file: those given, or all, including the trash.
 
-        Secrets that the detectors of `redact` find are removed, and the report lists them; with
-        `redact=None` it is a complete copy. `progress` is called with the number of messages done,
-        and of all.
+        With all sessions, the records of the store are exported as well. Secrets that the detectors
+        of `redact` find are removed, and the report lists them; with `redact=None` it is a complete
+        copy. `progress` is called with the number of messages done, and of all.
         """
         with import_errors():
             from holdfast.transfer import export  # noqa: PLC0415 - few callers need it
@@ -423,8 +504,10 @@ class Store:
 
         A file may come from a stranger, so what it says decides nothing here: system messages
         become user messages, queued input is held, an active goal is paused, and key, scope, agent,
-        cwd and pin are only kept as `SessionInfo.provenance`. The report lists all of it. With
-        `trust`, for one's own archives, sessions are imported as they were exported.
+        cwd and pin are only kept as `SessionInfo.provenance`. A record of kind `K` becomes one of
+        kind `imported:K`. The report lists all of it. With `trust`, for one's own archives,
+        sessions are imported as they were exported, and so are the records of the store, where it
+        has none of the same scope, kind and key.
 
         `progress` is called with the number of bytes done, and of all (each is read twice), in any
         thread; it must not use the store.
@@ -440,11 +523,12 @@ class Store:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> CopyReport:
-        """Copy every session, unchanged, to another store of any kind, and compare both.
+        """Copy every session and record to another store of any kind, and compare both.
 
-        A repeated copy continues where it was stopped, and copies what changed since. `Diverged` if
-        the target has other content under the same ids. `progress` is called with the amount done,
-        and of all, in any thread; it must not use either store.
+        A repeated copy continues where it was stopped, and copies what changed since; records that
+        were dropped since are dropped there, too. `Diverged` if the target has other content under
+        the same ids. `progress` is called with the amount done, and of all, in any thread; it must
+        not use either store.
         """
         with import_errors():
             from holdfast.transfer import copy  # noqa: PLC0415 - as above

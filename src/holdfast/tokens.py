@@ -15,7 +15,17 @@ import string
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from holdfast.values import WHOLE_OUTPUT, File, Message, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.values import (
+    WHOLE_OUTPUT,
+    File,
+    Message,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    is_original,
+)
 
 TokenCounter: TypeAlias = Callable[[str], int]
 
@@ -68,7 +78,7 @@ def of_part(part: Part, count: TokenCounter = of_text) -> int:
         if part.mime == WHOLE_OUTPUT:
             return MESSAGE_TOKENS
         return IMAGE_TOKENS if (part.mime or "").startswith("image/") else _FILE_TOKENS
-    return count(repr(part.data))
+    return 0 if is_original(part) else count(repr(part.data))
 
 
 def _of_result(result: ToolResult, count: TokenCounter) -> int:

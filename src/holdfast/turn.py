@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
@@ -20,12 +20,31 @@ import msgspec
 from holdfast import codec, processes, validation
 from holdfast.context import GuardedWriter, StoreContext
 from holdfast.draft import Draft, DraftCore, TurnRef, note_failure
-from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, SessionBusy, TurnLost
+from holdfast.errors import (
+    HoldfastError,
+    Invalid,
+    OutcomeUnknown,
+    SessionBusy,
+    TurnLost,
+    import_errors,
+)
 from holdfast.ids import message_id, turn_id
 from holdfast.operations import append, queue, turns
 from holdfast.processes import this_process
 from holdfast.storage.protocol import Operation
-from holdfast.values import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
+from holdfast.values import (
+    JSON,
+    Content,
+    File,
+    Message,
+    MessageFields,
+    Provider,
+    Raw,
+    Record,
+    Recovered,
+    Text,
+    ToolCall,
+)
 
 _MAX_ERROR_CHARS: Final = 4096
 _RETRY_INTERVAL_S: Final = 0.5
@@ -110,6 +129,15 @@ class TurnCore:
         item = codec.encode(message, self.context.now())
         return append.append_in_turn(self.session, item, self.number)
 
+    def record(
+        self, kind: str, data: JSON, *, key: str | None, files: dict[str, File] | None
+    ) -> Operation[Record]:
+        """Return the operation that stores a record in this turn."""
+        self.check()
+        record = Record(kind, key=key, data=data, files=files or {})
+        item = codec.encode_record(record, self.context.now())
+        return append.record_in_turn(self.session, item, self.number)
+
     def with_turn_id(self, message: Message) -> Message:
         """Return a stored message with the id of this turn."""
         return msgspec.structs.replace(message, turn_id=self.id)
@@ -180,6 +208,14 @@ def assistant_message(
     return Message.assistant(content, tool_calls=tool_calls, **fields)
 
 
+def messages_from(provider: Provider, items: Sequence[Mapping[str, JSON]]) -> list[Message]:
+    """Return a provider's messages as ours; `BadMessage` names one that is not by its index."""
+    with import_errors():
+        from holdfast.formats.registry import decode_items  # noqa: PLC0415 - not all need it
+
+    return decode_items(provider, items)
+
+
 class Turn:
     """One turn of a session, held by this process; `Session.turn` returns it for a `with` block."""
 
@@ -226,6 +262,21 @@ class Turn:
     def add(self, message: Message) -> Message:
         """Store any message; return it as stored."""
         return self._write(self._state.add(message))
+
+    def record(
+        self,
+        kind: str,
+        data: JSON,
+        *,
+        key: str | None = None,
+        files: dict[str, File] | None = None,
+    ) -> Record:
+        """Store a record behind the newest message; return it as stored."""
+        return self._write(self._state.record(kind, data, key=key, files=files))
+
+    def add_from(self, provider: Provider, item: Mapping[str, JSON]) -> Message:
+        """Store a provider's message, or a whole reply, as it is; see `Session.append_from`."""
+        return self.add(*messages_from(provider, [item]))
 
     def tool_started(self, call_id: str) -> None:
         """Record that a tool starts, before it can have an effect."""

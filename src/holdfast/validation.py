@@ -1,25 +1,33 @@
-"""Validation of every field of a message, before anything is encoded or stored.
+"""Validation of every field of a message or record, before anything is encoded or stored.
 
-A value is valid if JSON returns it as the same value of the same type. Anything else (NaN, a tuple
-in metadata, a time without a zone, a number where text belongs) raises `BadMessage` naming the
-field, rather than being stored as something slightly different.
+A value is valid if JSON returns it as the same value of the same type. Anything else (NaN, a set in
+metadata, a time without a zone, a number where text belongs) raises `BadMessage` naming the field,
+rather than being stored as something slightly different. Within JSON, two types that lose nothing
+but their name are accepted: a tuple, which is stored as a list, and a subclass of `str`, such as a
+`StrEnum`, which is stored as its text. A named tuple would lose the names of its fields.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Final, get_args
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import UNSET
 
 from holdfast.errors import BadMessage, BadQuery
 from holdfast.values import (
     JSON,
     File,
     Message,
+    Part,
     Provenance,
+    Provider,
     Raw,
+    Record,
     Role,
     Status,
     Text,
@@ -42,16 +50,63 @@ _KNOWN_ROLES: Final = frozenset(get_args(Role))
 _KNOWN_STATUSES: Final = frozenset(get_args(Status))
 _ROLES: Final = _KNOWN_ROLES - {"summary"}
 _STATUSES: Final = _KNOWN_STATUSES - {"damaged", "erased"}
+# Fields that only one provider's messages have, and types of them or of their content.
+_PROVIDER_FIELDS: Final[Mapping[str, Provider]] = {
+    **dict.fromkeys(("choices", "refusal", "tool_call_id", "tool_calls"), "openai"),
+    **dict.fromkeys(("call_id", "output"), "openai-responses"),
+    "stop_reason": "anthropic",
+    **dict.fromkeys(("candidates", "parts"), "gemini"),
+}
+_PROVIDER_TYPES: Final[Mapping[str, Provider]] = {
+    **dict.fromkeys(("file", "image_url"), "openai"),
+    **dict.fromkeys(("input_image", "input_text", "output_text", "reasoning"), "openai-responses"),
+    **dict.fromkeys(("document", "image", "thinking", "tool_result", "tool_use"), "anthropic"),
+}
 _SHA256_LENGTH: Final = 64
 _HEX: Final = frozenset("0123456789abcdef")
 
 
-def check_message(message: object, *, known: bool = False) -> None:
-    """Check a message; a `known` one may have a role or status that only the store sets."""
+def check_message(message: Message, *, known: bool = False) -> Message:
+    """Return a valid message, with its JSON as it is stored; raise `BadMessage` for any other.
+
+    A `known` one may have a role or status that only the store sets.
+    """
+    try:
+        _check_message(message, known=known)
+    except BadMessage:
+        plain = _with_plain_json(message)  # Few messages need it, so it costs the others nothing.
+    else:
+        return message
+    _check_message(plain, known=known)
+    return plain
+
+
+def _with_plain_json(message: Message) -> Message:
+    """Return a message, valid or not, with plain JSON."""
+    if not isinstance(message, Message) or not isinstance(message.parts, list | tuple):
+        return message
+    return msgspec.structs.replace(
+        message,
+        parts=tuple(_with_plain_data(part) for part in message.parts),
+        metadata=_to_plain(message.metadata),
+    )
+
+
+def _with_plain_data(part: Part) -> Part:
+    if isinstance(part, ToolCall):
+        return ToolCall(part.id, part.name, _to_plain(part.arguments))
+    if isinstance(part, Raw):
+        return Raw(part.source, _to_plain(part.data))
+    if isinstance(part, ToolResult) and isinstance(part.content, tuple):
+        content = tuple(_with_plain_data(piece) for piece in part.content)
+        return msgspec.structs.replace(part, content=content)
+    return part
+
+
+def _check_message(message: object, *, known: bool) -> None:
     if not isinstance(message, Message):
         raise BadMessage(
-            f"expected a holdfast.Message, got {_type_name(message)}; create one with "
-            "Message.user(…), .assistant(…), .tool(…) or .system(…)."
+            f"expected a holdfast.Message, got {_type_name(message)}; {_way_in(message)}"
         )
     check_name(message.id, "id")
     roles, statuses = (_KNOWN_ROLES, _KNOWN_STATUSES) if known else (_ROLES, _STATUSES)
@@ -66,6 +121,54 @@ def check_message(message: object, *, known: bool = False) -> None:
     _check_optional_fields(message)
 
 
+def _way_in(value: object) -> str:
+    """Return how a value that is not a message becomes one, or where it is taken."""
+    if isinstance(value, list | tuple):
+        return "pass the messages themselves, as in session.append(*messages)."
+    if isinstance(value, Record):
+        return "session.append and fork, and store.create, take records."
+    if not isinstance(value, dict):
+        return "create one with Message.user(…), .assistant(…), .tool(…) or .system(…)."
+    provider = _likely_provider(value)
+    if provider is not None:
+        return f'session.append_from("{provider}", …) takes it as it is.'
+    known = ", ".join(get_args(Provider))
+    return f"session.append_from(provider, …) takes messages of a provider ({known}) as they are."
+
+
+def _likely_provider(value: Mapping[str, object]) -> Provider | None:
+    """Return the provider whose message a dict surely is; None if it may be several ones'."""
+    content = value.get("content")
+    pieces = [value, *(content if isinstance(content, list) else ())]
+    types = [str(piece.get("type")) for piece in pieces if isinstance(piece, dict)]
+    found = {_PROVIDER_FIELDS[key] for key in value if key in _PROVIDER_FIELDS}
+    found |= {_PROVIDER_TYPES[type] for type in types if type in _PROVIDER_TYPES}
+    return found.pop() if len(found) == 1 else None
+
+
+def check_record(record: Record) -> Record:
+    """Return a valid record, with its JSON as it is stored; raise `BadMessage` for any other."""
+    if not isinstance(record, Record):
+        raise BadMessage(
+            f"expected a holdfast.Record, got {_type_name(record)}; create one with "
+            "Record(kind, data=…)."
+        )
+    check_name(record.kind, "kind")
+    check_name(record.id, "id")
+    for name, value in (("key", record.key), ("after", record.after), ("scope", record.scope)):
+        if value is not None and value is not UNSET:
+            check_name(value, name)
+    data = check_json(record.data, "data")
+    if type(record.files) is not dict:
+        raise BadMessage(f"files: expected a dict, got {_type_name(record.files)}")
+    for name, file in record.files.items():
+        check_name(name, "files: a name")
+        if type(file) is not File:
+            raise BadMessage(f"files: expected File(data=…), got {_type_name(file)}")
+        check_file(file, "files")
+    return record if data is record.data else msgspec.structs.replace(record, data=data)
+
+
 def _check_optional_fields(message: Message) -> None:
     """Check the fields that most messages do not set."""
     if message.name is not None:
@@ -75,7 +178,8 @@ def _check_optional_fields(message: Message) -> None:
     if message.usage is not None:
         check_usage(message.usage)
     if message.metadata or type(message.metadata) is not dict:
-        check_json_object(message.metadata, "metadata")
+        _check_dict(message.metadata, "metadata")
+        _check_plain(message.metadata, "metadata")
     if message.provenance is not None:
         _check_provenance(message.provenance)
     if message.covers is not None:
@@ -99,7 +203,7 @@ def _check_other_part(part: object, where: str) -> None:
     if type(part) is ToolCall:
         check_text(part.id, f"{where}.id")
         check_text(part.name, f"{where}.name")
-        check_json(part.arguments, f"{where}.arguments")
+        _check_plain(part.arguments, f"{where}.arguments")
     elif type(part) is Thinking:
         check_text(part.text, f"{where}.text")
         _check_optional_text(part.signature, f"{where}.signature")
@@ -107,7 +211,7 @@ def _check_other_part(part: object, where: str) -> None:
         check_file(part, where)
     elif type(part) is Raw:
         check_text(part.source, f"{where}.source")
-        check_json(part.data, f"{where}.data")
+        _check_plain(part.data, f"{where}.data")
     else:
         raise BadMessage(f"{where}: expected a part such as Text, got {_type_name(part)}")
 
@@ -172,15 +276,58 @@ def _check_optional_text(value: object, field: str) -> None:
 
 
 def check_json_object(value: object, field: str) -> dict[str, JSON]:
-    """Check a JSON object, such as metadata."""
+    """Return a JSON object, such as metadata, as it is stored; see `check_json`."""
+    _check_dict(value, field)
+    return check_json(value, field)  # type: ignore[return-value]
+
+
+def _check_dict(value: object, field: str) -> None:
     if type(value) is not dict:
         raise BadMessage(f"{field}: expected a dict, got {_type_name(value)}")
-    check_json(value, field)
-    return value
 
 
-def check_json(value: object, field: str, depth: int = 1) -> JSON:
-    """Check a JSON value; NaN, tuples, bytes and keys that are not text are rejected."""
+def check_json(value: object, field: str) -> JSON:
+    """Return a JSON value as it is stored: tuples as lists, subclasses of `str` as text.
+
+    NaN, bytes, named tuples and keys that are not text are rejected.
+    """
+    try:
+        return _check_plain(value, field)
+    except BadMessage:
+        plain = _to_plain(value)
+    return _check_plain(plain, field)
+
+
+class _TooDeep(Exception):
+    """A value is nested too deeply, or contains itself."""
+
+
+def _to_plain(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return a value with plain lists and text; what is not JSON, or too deep, stays as it is."""
+    try:
+        return _plain(value, MAX_DEPTH)
+    except _TooDeep:
+        return value
+
+
+def _plain(value: Any, depth: int) -> Any:  # noqa: ANN401 - any JSON
+    if isinstance(value, str):
+        return str.__str__(value)
+    if type(value) not in {dict, list, tuple}:
+        return value
+    if depth == 0:
+        raise _TooDeep  # At once: a list that contains itself twice has no end.
+    if type(value) is not dict:
+        return [_plain(item, depth - 1) for item in value]
+    plain = {
+        str.__str__(key) if isinstance(key, str) else key: _plain(item, depth - 1)
+        for key, item in value.items()
+    }
+    return plain if len(plain) == len(value) else value  # Of two equal keys one would be lost.
+
+
+def _check_plain(value: object, field: str, depth: int = 1) -> JSON:
+    """Check a JSON value of plain types."""
     if value is None or type(value) in {bool, str}:
         return value  # type: ignore[return-value]
     if type(value) is int or type(value) is float:
@@ -195,7 +342,7 @@ def check_json(value: object, field: str, depth: int = 1) -> JSON:
             raise BadMessage(f"{field}: a key is not text")
         items = value.values()
     for item in items:
-        check_json(item, field, depth + 1)
+        _check_plain(item, field, depth + 1)
     return value
 
 

@@ -83,6 +83,8 @@ class File(msgspec.Struct, frozen=True, gc=False, tag="file", omit_defaults=True
 # The type of a file with the full output of a tool that is too long for a model. The tool result
 # also has its beginning and end as text; windows include only the file's name.
 WHOLE_OUTPUT: Final = "application/octet-stream; holdfast=output"
+# The source of a `Raw` part begins so if it keeps the dict a message was made from. It is not sent.
+ORIGINAL: Final = "original "
 
 
 class Raw(msgspec.Struct, frozen=True, gc=False, tag="raw"):
@@ -118,6 +120,11 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False, tag="tool_result", omit_
 
 Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | File | Raw
 Content: TypeAlias = str | Part | Sequence[str | Part]
+
+
+def is_original(part: Part) -> bool:
+    """True if a part keeps the dict that its message was made from."""
+    return isinstance(part, Raw) and part.source.startswith(ORIGINAL)
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -226,6 +233,13 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """The tool results of the message."""
         return tuple(part for part in self.parts if isinstance(part, ToolResult))
 
+    @property
+    def files(self) -> tuple[File, ...]:
+        """The files of the message and of its tool results; `Store.blobs` reads their data."""
+        contents = (result.content for result in self.tool_results)
+        pieces = (part for content in contents if not isinstance(content, str) for part in content)
+        return tuple(part for part in (*self.parts, *pieces) if isinstance(part, File))
+
     @classmethod
     def user(cls, content: Content, **fields: Unpack[MessageFields]) -> Message:
         """Return a user message."""
@@ -263,6 +277,32 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return cls(role="tool", parts=(result,), **fields)
 
 
+class _OfKind(msgspec.Struct, frozen=True):  # The one field of a record that has a position.
+    kind: str
+
+
+class Record(_OfKind, frozen=True, kw_only=True):
+    """State that lies behind a message without being one, such as a framework's checkpoint.
+
+    It is found by its `kind` and `key`; the newest one is current. `data` is JSON. `files` are
+    passed with their data; small ones are returned with it, others by `sha256` (`Store.blobs`).
+
+    With `after` a record is stored only if the newest one of its kind and key has this id, or, with
+    `None`, if there is none; otherwise `PreconditionFailed` is raised. With `scope` it is not of a
+    session but of the store: of this scope, or, with `None`, of all. One that was read has the
+    `seq` of the message that it lies behind.
+    """
+
+    key: str | None = None
+    data: JSON = None
+    files: dict[str, File] = {}
+    id: str = msgspec.field(default_factory=ids.message_id)
+    after: str | msgspec.UnsetType | None = msgspec.UNSET
+    scope: str | msgspec.UnsetType | None = msgspec.UNSET
+    seq: int | None = None
+    created_at: datetime | None = None
+
+
 class Head(msgspec.Struct, frozen=True):
     """Where a history ends: the branch (numbered within its session) and the newest `seq`."""
 
@@ -292,7 +332,8 @@ class SessionFields(ForkFields, total=False):
 class SessionChanges(TypedDict, total=False):
     """The fields that `Session.update` can change; a missing one stays as it is.
 
-    With `expect_goal` nothing is changed unless this is the current goal.
+    With `expect_goal` nothing is changed unless this is the current goal, with `expect_metadata`
+    unless these keys have these values; `None` means that there is no such key.
     """
 
     title: str | None
@@ -305,6 +346,7 @@ class SessionChanges(TypedDict, total=False):
     goal: Goal | None
     expect_goal: Goal | None
     metadata: dict[str, JSON]
+    expect_metadata: dict[str, JSON]
 
 
 class ListOptions(TypedDict, total=False):
@@ -317,6 +359,9 @@ class ListOptions(TypedDict, total=False):
     pinned: bool | None
     archived: bool | None
     trashed: bool
+    delegates: bool
+    key_prefix: str | None
+    metadata: dict[str, JSON] | None
     state: SessionState | None
     since: datetime | str | None
     until: datetime | str | None
@@ -387,7 +432,8 @@ class BranchInfo(msgspec.Struct, frozen=True, kw_only=True):
 class BranchChanged(msgspec.Struct, frozen=True):
     """What a follower delivers when the session moved to another branch.
 
-    Of the messages delivered so far, 1 to `kept` are still in the history; the new ones follow.
+    Of the messages delivered so far, 1 to `kept` are still in the history; the new ones follow, and
+    before them, if records are followed, all records behind message `kept`.
     """
 
     head: Head
@@ -407,10 +453,12 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     session_id: str
+    key: str | None
     parent: str | None
     relation: Relation | None
     seq: int
     title: str | None
+    metadata: dict[str, JSON]
     created_at: datetime | None
     state: LinkState
 
@@ -597,13 +645,17 @@ class LeftOut(msgspec.Struct, frozen=True):
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent to a model: iterable over its messages, in the provider's format.
 
-    `system` is the system prompt where the provider takes it separately. `call_ids` maps the id of
-    each tool call in the window to the stored one; they differ if the provider rejects the latter.
+    `system` is the system prompt where the provider takes it separately. `sources` has, for each of
+    the messages, the ids of the stored messages that it is made of; one that the window added (a
+    result for a call that has none, the system prompt) has none. `call_ids` maps the id of each
+    tool call in the window to the stored one; they differ if the provider rejects the latter.
     """
 
     provider: Provider
-    messages: tuple[dict[str, JSON], ...]
-    system: JSON
+    # Their types are those of the provider's own package, which takes them as they are.
+    messages: list[Any]
+    sources: tuple[tuple[str, ...], ...]
+    system: Any
     tokens: int
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
@@ -688,7 +740,8 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `purge` erased, what forks still need, and what is pending.
 
     `kept` messages stay because the sessions of `kept_for` share them. With `forks="erase"` they
-    are replaced by tombstones there (`erased_in`), and count as erased.
+    are replaced by tombstones there (`erased_in`), and count as erased. `records` counts the
+    records that were erased.
     """
 
     session_id: str
@@ -703,6 +756,7 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     blob_bytes: int
     pending: tuple[str, ...]
     scan: Scan | None = None
+    records: int = 0
 
 
 class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -796,11 +850,12 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
     """One finding of redaction: in a message, or in a session if `message_id` is `None`.
 
-    The preview shows the beginning of a secret. Content that no detector can read (such as an
-    image) is reported as "not looked into"; its preview shows what it is.
+    One in a record of the store has no session. The preview shows the beginning of a secret.
+    Content that no detector can read (such as an image) is reported as "not looked into"; its
+    preview shows what it is.
     """
 
-    session_id: str
+    session_id: str | None
     message_id: str | None
     seq: int | None
     where: str
@@ -821,12 +876,40 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Redaction, ...]
 
 
+class DropReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `drop` erased: records, and the blobs that nothing else refers to.
+
+    `kept` counts the records that stay because the history of a fork runs through them. `pending`
+    says what still holds some of the erased bytes, and what to do about it.
+    """
+
+    records: int
+    kept: int
+    blobs: int
+    blob_bytes: int
+    pending: tuple[str, ...] = ()
+
+    def __add__(self, other: DropReport) -> DropReport:
+        """Return what both erased."""
+        return DropReport(
+            records=self.records + other.records,
+            kept=self.kept + other.kept,
+            blobs=self.blobs + other.blobs,
+            blob_bytes=self.blob_bytes + other.blob_bytes,
+            pending=(*self.pending, *other.pending),
+        )
+
+
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished export; without a `review` it was not redacted."""
+    """A finished export; without a `review` it was not redacted.
+
+    `records` counts those of the sessions and of the store.
+    """
 
     path: str
     sessions: int
     messages: int
+    records: int
     blobs: int
     size: int
     review: Review | None = None
@@ -843,6 +926,7 @@ class Demotion(msgspec.Struct, frozen=True, kw_only=True):
     `cwd`, `key`, `scope` and `agent` are the values that it had and has no longer. `goal` is the
     goal that was paused, `queued` counts the input that was set aside, `system` the messages that
     became user messages, `raw` those that have data of a provider, which is no longer sent to it.
+    `records` counts the records, whose kinds begin with `imported:` now.
     """
 
     session_id: str
@@ -855,6 +939,7 @@ class Demotion(msgspec.Struct, frozen=True, kw_only=True):
     queued: int = 0
     system: int = 0
     raw: int = 0
+    records: int = 0
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -862,12 +947,18 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     A `redacted` file is not a complete copy: secrets were removed from it. Without `trusted` the
     `demotions` say what was changed; a session that needed no change has none.
+
+    `records` counts those of the sessions. Records of the store are added only if the file is
+    trusted and the store has none of that scope, kind and key; `records_left_out` counts the rest.
     """
 
     sessions: int
     messages: int
+    records: int
     skipped: tuple[str, ...]
     damage: tuple[Damage, ...]
+    store_records: int = 0
+    records_left_out: int = 0
     redacted: bool = False
     trusted: bool = False
     demotions: tuple[Demotion, ...] = ()
@@ -878,6 +969,8 @@ class StoreContents(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: int
     messages: int
+    records: int
+    store_records: int
     turns: int
     queued: int
     blobs: int

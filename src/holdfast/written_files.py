@@ -190,7 +190,7 @@ FILES: Final = (
         modules=("agent.models.weights",),
     ),
     WrittenFile(
-        what="a proof run's own store and records, of made-up text",
+        what="a proof run's own store and logs, of made-up text",
         names="holdfast-prove-.*",
         place="chosen",
         fate="no text",

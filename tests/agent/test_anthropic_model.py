@@ -38,7 +38,8 @@ def window(*messages: dict[str, JSON], system: JSON = None) -> Window:
     said = messages or ({"role": "user", "content": "hi"},)
     return Window(
         provider="anthropic",
-        messages=said,
+        messages=[*said],
+        sources=((),) * len(said),
         system=system,
         tokens=1,
         left_out=(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 import holdfast
 from holdfast import Goal, Session, Store
 from holdfast.agent import Agent, Limits, Retry, ToolContext
-from holdfast.agent.events import Event, GoalChanged, GoalPaused, ModelCalled, TurnEnded
+from holdfast.agent.events import Event, GoalChanged, GoalPaused, TurnEnded
+from holdfast.agent.models.protocol import Delta, ModelRequest
 from holdfast.errors import ModelFailed
 from holdfast.testing.scripted_model import Pause, ScriptedModel, call, say
 
@@ -168,14 +170,18 @@ def test_silence_is_borne_while_a_goal_runs_if_so_wished(session: Session) -> No
 def test_a_goal_that_another_process_sets_during_a_turn_is_pursued(store: Store) -> None:
     """The turn had no goal when it began, and called no tool."""
     session = store.session("talk")
-    model = ScriptedModel(say("hello"), call("finish", {"recap": "done"}), say("bye"))
+
+    class Interrupted(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+            if not self.requests:
+                await asyncio.to_thread(session.update, goal=Goal("Mend the roof"))
+            async for delta in super().stream(request):
+                yield delta
+
+    model = Interrupted(say("hello"), call("finish", {"recap": "done"}), say("bye"))
     with agent_of(model) as agent:
-        ended = 0
-        for event in agent.stream(session, "hi"):
-            if isinstance(event, ModelCalled) and not ended:
-                session.update(goal=Goal("Mend the roof"))
-            ended += isinstance(event, TurnEnded)
-    assert ended == 2
+        ended = [event for event in agent.stream(session, "hi") if isinstance(event, TurnEnded)]
+    assert len(ended) == 2
     goal = session.info().goal
     assert goal is not None
     assert (goal.state, goal.rounds) == ("completed", 1)

@@ -35,7 +35,7 @@ from holdfast.agent.tools.protocol import Ask
 from holdfast.aio import AsyncSession
 from holdfast.errors import AgentError, ContextTooLong, ModelFailed
 from holdfast.testing.scripted_model import Script, ScriptedModel, call, calls, say
-from holdfast.values import JSON, QueuedInput, SessionChanges, SessionInfo
+from holdfast.values import JSON, Head, QueuedInput, SessionChanges, SessionInfo
 
 T = TypeVar("T")
 FAST = Retry(attempts=3, base=0.0, max=0.0, jitter=0.0)
@@ -472,11 +472,13 @@ class Meddled(AsyncSession):
         self._sync = session
         self.meddle = True
 
-    async def update(self, **changes: Unpack[SessionChanges]) -> SessionInfo:
+    async def update(
+        self, *, expect: Head | None = None, **changes: Unpack[SessionChanges]
+    ) -> SessionInfo:
         if "goal" in changes and self.meddle:
             self.meddle = False
             self._sync.update(goal=Goal("Mend the roof", state="cancelled", recap="by the user"))
-        return await super().update(**changes)
+        return await super().update(expect=expect, **changes)
 
 
 def test_a_goal_that_was_ended_meanwhile_stays_ended(session: Session) -> None:

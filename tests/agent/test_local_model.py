@@ -47,7 +47,8 @@ def by_hand(*messages: dict[str, JSON]) -> Window:
     """A window with these messages, as they are."""
     return Window(
         provider="openai",
-        messages=messages,
+        messages=[*messages],
+        sources=((),) * len(messages),
         system=None,
         tokens=1,
         left_out=(),

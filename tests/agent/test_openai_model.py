@@ -51,7 +51,8 @@ def window(*messages: dict[str, JSON]) -> Window:
     said = messages or ({"role": "user", "content": "hi"},)
     return Window(
         provider="openai",
-        messages=said,
+        messages=[*said],
+        sources=((),) * len(said),
         system=None,
         tokens=1,
         left_out=(),

@@ -71,6 +71,42 @@ def test_what_is_hidden_is_counted_among_what_was_asked_for(several: Shell) -> N
     assert "Not listed: 1" in several.ok("ls", "--text", "this one")
 
 
+def test_sessions_are_listed_by_metadata_and_the_beginning_of_a_key(shell: Shell) -> None:
+    """A value is text, unless it is given as JSON."""
+    with holdfast.open(shell.store) as store:
+        store.session("slack:1", metadata={"user": "42", "n": 1, "tags": ["a", "b"]})
+        parent = store.session("slack:2", metadata={"user": 42})
+        store.create(key="mail:1", parent=parent, relation="delegate", metadata={"user": "42"})
+    assert _keys(shell, "--metadata", "user=42") == ["mail:1", "slack:1"]
+    assert _keys(shell, "--meta", "user:=42") == ["slack:2"]
+    assert _keys(shell, "--metadata", "user=42", "--metadata", "n:=1") == ["slack:1"]
+    assert _keys(shell, "--metadata", 'tags:=["a","b"]') == ["slack:1"]
+    assert _keys(shell, "--metadata", "user=42", "--key-prefix", "slack:") == ["slack:1"]
+    assert _keys(shell, "--key-prefix", "slack:") == ["slack:2", "slack:1"]
+    assert _keys(shell, "--no-delegates") == ["slack:2", "slack:1"]
+    assert "slack:1" in shell.ok("ls", "--metadata", "user=42")
+    assert "No sessions." in shell.ok("ls", "--metadata", "user=43")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--metadata", "user"), "NAME=TEXT"),
+        (("--metadata", "user:=null"), "null"),
+        (("--metadata", "a=1", "--metadata", "a=2"), "twice"),
+        (("--key-prefix", ""), "key_prefix"),
+    ],
+)
+def test_a_filter_that_is_none_is_refused(
+    several: Shell, arguments: tuple[str, ...], problem: str
+) -> None:
+    """Before anything is listed."""
+    ran = several.run("ls", *arguments)
+    assert ran.code
+    assert problem in ran.err
+    assert ran.out == ""
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_a_limit_counts_the_pinned_ones(several: Shell, limit: int) -> None:
     """And says that there is more, also when the pinned ones alone fill it."""

@@ -16,17 +16,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Message, Usage
+from holdfast import Message, Record, Usage
 from holdfast.cli import program
-from holdfast.proof import runner
+from holdfast.proof import checker, runner
 from holdfast.proof.runner import (
     FinalContents,
     ProofPlan,
     Report,
     nearest_directory,
     note_violations,
+    record_violations,
 )
-from holdfast.proof.script import AnyNote, Flushed, Sealed, Started, text_of
+from holdfast.proof.script import (
+    AnyNote,
+    Flushed,
+    Sealed,
+    Started,
+    message_of,
+    state_after,
+    text_of,
+)
 from holdfast.values import ToolRecord, TurnInfo, TurnState
 
 _PROVE = [sys.executable, "-m", "holdfast", "prove"]
@@ -218,7 +227,7 @@ def test_it_runs_beside_the_users_store(
     code, said, plan = told()
     assert (code, plan) == (0, ProofPlan(tmp_path))
     assert f"in {tmp_path}" in said
-    assert "The store and every record" not in said
+    assert "The store and the log of every write" not in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -241,7 +250,7 @@ def test_a_broken_promise_is_said_with_what_was_found(told: Tell) -> None:
     assert said.count("  ✗ LOST: no ") == 8
     assert "    and 2 more\n" in said
     assert "✗ The promise was broken." in said
-    assert "The store and every record: /there/holdfast-prove-x" in said
+    assert "The store and the log of every write: /there/holdfast-prove-x" in said
     code, said, _ = told("--json", **found)
     assert (code, json.loads(said)["lost"]) == (1, 2)
 
@@ -526,3 +535,30 @@ def test_the_place_is_on_the_disk_of_the_store(tmp_path: Path, url: str, expecte
     environ = {"HOLDFAST_URL": url.format(tmp_path)}
     found = nearest_directory(None, environ, tmp_path / "here")
     assert str(found) == expected.format(tmp_path)
+
+
+_WRITTEN = checker.Invoked("w1.1", 1, "s", ("w1.1:1u", "w1.1:2a"), ("", ""), 1)
+_STATE = msgspec.structs.replace(state_after("w1.1:2a"), seq=2)
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept", "broken"),
+    [
+        (2, [_STATE], ""),
+        (0, [], ""),
+        (2, [], "is lost"),
+        (1, [_STATE], "not its message"),
+        (1, [], ""),  # a rewind into the batch
+        (2, [msgspec.structs.replace(_STATE, seq=1)], "not where it was"),
+        (2, [msgspec.structs.replace(_STATE, data={"text": ""})], "not what was stored"),
+        (2, [_STATE, _STATE], "twice"),
+    ],
+)
+def test_a_record_is_stored_with_its_batch_or_not_at_all(
+    stored: int, kept: list[Record], broken: str
+) -> None:
+    ids = ("w1.1:1u", "w1.1:2a")[:stored]
+    messages = [msgspec.structs.replace(message_of(id), seq=n) for n, id in enumerate(ids, 1)]
+    found = FinalContents({"s": messages}, {}, [], records={"s": kept})
+    assert broken in "; ".join(record_violations(found, [_WRITTEN]))
+    assert bool(broken) == bool(list(record_violations(found, [_WRITTEN])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast import Message, Text, Thinking, ToolCall
+from holdfast import File, Message, Record, Text, Thinking, ToolCall
 from holdfast.cli.commands.show import origin_marks
 from holdfast.values import BranchInfo, Link
 from tests.cli.shell import Shell
@@ -29,6 +29,40 @@ def moved(talked: Shell) -> Shell:
 def _body(said: str) -> list[str]:
     """What is behind the heading."""
     return said.partition("\n\n")[2].splitlines()
+
+
+# -------------------------------------------------------------------------------------- records
+
+
+def test_records_are_listed_when_asked_for(shell: Shell) -> None:
+    """A line for each, of the messages that are shown; nothing else of the program shows them."""
+    with holdfast.open(shell.store) as store:
+        session = store.session("a")
+        session.append(
+            Record("plan", data={"step": 0}, id="r0"),
+            Message.user("one"),
+            Record("plan", key="k", data="x" * 2000, files={"f": File(data=b"y" * 3000)}, id="r1"),
+            Message.user("two"),
+            Record("plan", data={"step": 2}, id="r2"),
+        )
+        session.rewind(1)
+        session.append(Record("evil\x1b[2J", data=None, id="r3"))
+    lines = shell.ok("show", "a", "--records").splitlines()
+    start = lines.index("3 records")
+    assert [line.split("  ")[-1] for line in lines[start + 1 :]] == ["r0", "r1", "r3"]
+    assert lines[start + 1].startswith("  at the start · plan · 10 bytes · ")
+    assert lines[start + 2].startswith("  behind #1 · plan · k · 5.0 kB · ")
+    assert "evil\\x1b[2J" in lines[start + 3]
+    old = shell.ok("show", "a", "--records", "--branch", "1", "--limit", "1").splitlines()
+    assert old[-2:][0] == "1 record"
+    assert old[-1].endswith("  r2")
+    whole = shell.json("show", "a", "--records")
+    assert [record["id"] for record in whole["records"]] == ["r0", "r1", "r3"]
+    assert whole["records"][0]["data"] == {"step": 0}
+    for command in (("show", "a"), ("log", "a"), ("ls",), ("tree", "a"), ("window", "a")):
+        assert "plan" not in shell.ok(*command)
+    assert "records" not in shell.json("show", "a")
+    assert shell.run("show", "a", "--records", "--raw").code == 2
 
 
 # -------------------------------------------------------------------------------------- folding
@@ -289,10 +323,12 @@ def _link(
 ) -> Link:
     return Link(
         session_id=session,
+        key=None,
         parent=parent,
         relation=relation,  # type: ignore[arg-type]
         seq=seq,
         title=None,
+        metadata={},
         created_at=None,
         state="live",
     )

@@ -190,6 +190,7 @@ def test_import_begins_a_store(talked: Shell, tmp_path: Path) -> None:
     report = talked.json("import", "--trust", str(file), "--store", str(new))
     told = {"sessions": 1, "messages": 7, "skipped": [], "damage": [], "redacted": False}
     told |= {"trusted": True, "demotions": []}
+    told |= {"records": 0, "store_records": 0, "records_left_out": 0}
     assert report == [{"file": str(file), "report": told}]
     assert new.stat().st_mode & 0o777 == 0o600
 
@@ -228,7 +229,7 @@ def test_import_refuses_what_is_no_export(talked: Shell, tmp_path: Path, what: s
     """And changes nothing."""
     file = exported(talked, tmp_path)
     first, _, rest = file.read_bytes().partition(b"\n")
-    newer = first.replace(b'"version":1', b'"version":99') + b"\n" + rest
+    newer = first.replace(b'"version":2', b'"version":99') + b"\n" + rest
     data = {"text": b"hello\n", "database": talked.store.read_bytes(), "newer": newer}
     file.write_bytes(data[what])
     before = everything(talked.store)

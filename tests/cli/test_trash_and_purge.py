@@ -206,6 +206,7 @@ def test_purge_says_no_more_than_it_did(talked: Shell) -> None:
         {
             "session_id": id,
             "messages": 7,
+            "records": 0,
             "kept": 0,
             "kept_for": [],
             "erased_in": [],

@@ -161,13 +161,15 @@ def test_json_is_the_exact_payload(crashed: Shell, provider: Provider) -> None:
     """Legal for the provider, and the same that the library gives."""
     options = ("--max-tokens", "1000", "--reserve", "100", "--system", "Be kind.", "--timestamps")
     found = crashed.json("window", "support-42", "--provider", provider, *options)
-    assert list(found) == ["provider", "system", "messages", "tokens", "left_out", "notes"]
+    told = ["provider", "system", "messages", "sources", "tokens", "left_out", "notes"]
+    assert list(found) == told
     assert _legal(found)
     with holdfast.open(crashed.store, readonly=True) as opened:
         made = opened.get("support-42").window(
             provider=provider, max_tokens=1_000, reserve=100, system="Be kind.", timestamps=True
         )
-    assert found["messages"] == list(made.messages)
+    assert found["messages"] == made.messages
+    assert found["sources"] == [list(made_of) for made_of in made.sources]
     assert (found["system"], found["tokens"]) == (made.system, made.tokens)
     assert found["left_out"] == [{"count": left.count, "why": left.why} for left in made.left_out]
 

@@ -162,7 +162,7 @@ def test_moved_while_a_transaction_is_open(path: Path) -> None:
 def _append(store: Store, id: str) -> Operation[Head]:
     row = store.backend.read(lambda snapshot: snapshot.find_session(key="talk"))
     assert row is not None
-    batch = codec.encode_batch([Message.user(id, id=id)], datetime.now(UTC))
+    batch, _ = codec.encode_batch([Message.user(id, id=id)], datetime.now(UTC))
     return append_operation.append(row.n, batch, expect=None)
 
 

@@ -82,7 +82,7 @@ def test_a_follower_outlives_the_writers_death_and_its_own(
         assert [message.id for message in session.messages()] == seen
 
 
-def _rest(follower: "holdfast.follow.Follower") -> Iterator[str]:
+def _rest(follower: BaseFollower[holdfast.Message | holdfast.BranchChanged]) -> Iterator[str]:
     while (item := follower.poll()) is not None:
         yield _id(item)
 

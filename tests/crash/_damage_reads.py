@@ -16,7 +16,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast import File, HoldfastError, Message, Session, Store
+from holdfast import File, HoldfastError, Message, Record, Session, Store
 from holdfast import cli as command
 from holdfast.values import BranchChanged, Provider
 from tests.crash._damage_worlds import DATABASE, TENANTS, brief, large_file, large_part
@@ -69,6 +69,11 @@ def said(messages: list[Message]) -> list[dict[str, Any]]:
     ]
 
 
+def kept(records: Iterable[Record]) -> list[object]:
+    """Return records, by what they hold."""
+    return [(record.id, record.kind, record.key, record.seq, record.data) for record in records]
+
+
 def followed(session: Session) -> list[dict[str, Any]]:
     """Return what a follower receives from the start."""
     follower = session.follow()
@@ -85,6 +90,8 @@ def of_session(session: Session, branches: int) -> Iterator[tuple[str, Callable[
     yield "head", lambda: plain(session.head())
     yield "messages", lambda: said(session.messages())
     yield "newest", lambda: said(session.messages(limit=3))
+    yield "users", lambda: said(session.messages(role="user"))
+    yield "newest replies", lambda: said(session.messages(role="assistant", limit=2))
     for number in range(1, branches + 1):
         yield f"branch {number}", partial(_branch, session, number)
     for provider in PROVIDERS:
@@ -99,6 +106,8 @@ def of_session(session: Session, branches: int) -> Iterator[tuple[str, Callable[
     yield "queued", lambda: brief(session.queued())
     yield "usage", lambda: plain(session.usage())
     yield "follow", lambda: followed(session)
+    yield "records", lambda: kept(session.records())
+    yield "state", lambda: kept(filter(None, [session.record("state", "key 1")]))
 
 
 def _branch(session: Session, number: int) -> object:
@@ -160,6 +169,7 @@ def of_store(store: Store, facts: dict[str, Any], out: Path) -> Iterator[Any]:
     yield "list pinned", lambda: listed(store, order="pinned")
     yield "list scope", lambda: listed(store, scope="bot")
     yield "list text", lambda: listed(store, text="parcel")
+    yield "metadata", lambda: listed(store, metadata={"a": [1, "ü"]})
     yield "list open", lambda: listed(store, state="interrupted")
     yield "latest", lambda: getattr(store.latest(), "id", None)
     yield "stats", lambda: stats(store)

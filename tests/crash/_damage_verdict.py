@@ -26,8 +26,8 @@ REFUSALS = {
     for name, error in vars(errors).items()
     if isinstance(error, type) and issubclass(error, errors.StorageError)
 }
-_MESSAGES = {"messages", "newest", "follow", "branch"}
-_DERIVED = {"search", "info", "children", "turns", "usage", "stats", "activity"}
+_MESSAGES = {"messages", "newest", "users", "newest replies", "follow", "branch"}
+_DERIVED = {"search", "metadata", "info", "children", "turns", "usage", "stats", "activity"}
 
 
 @dataclass

@@ -32,6 +32,7 @@ from holdfast import (
     Goal,
     Message,
     Raw,
+    Record,
     Session,
     Store,
     Text,
@@ -135,9 +136,13 @@ def _parts(store: Store) -> None:
 def _branches(store: Store) -> None:
     session = store.session("branches", title="Many branches", scope="bot")
     for number in range(1, 7):
-        session.append(Message.user(text(f"branches-{number}", 60), id=f"branches-{number}"))
+        session.append(
+            Message.user(text(f"branches-{number}", 60), id=f"branches-{number}"),
+            Record("state", key=f"key {number % 2}", data=number, id=f"state-{number}"),
+        )
     first = session.fork(3, key="fork", title="A fork")
     first.append(Message.user("fork-1 parcel", id="fork-1"))
+    first.append(Record("state", key="key 1", data=text("state", 9_000), id="state-fork"))
     first.fork(key="fork of fork").append(Message.user("grandchild-1", id="grandchild-1"))
     store.create(key="run 2", parent=session).append(Message.user("run-1", id="run-1"))
     store.create(key="helper", parent=session, relation="delegate").append(

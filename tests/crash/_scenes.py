@@ -22,9 +22,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 import holdfast
-from holdfast import File, Head, Message, Session, Store
+from holdfast import File, Head, Message, Record, Session, Store
 from holdfast.errors import HeadMoved, HoldfastError, KeyTaken, SessionNotFound, StorageError
 from holdfast.values import Link, SessionInfo
 from tests.crash._facts import DATABASE, open_store
@@ -91,6 +92,7 @@ def look(store: Store) -> str:
     seen = {
         "sessions": [_see(store, info, names) for info in (*listed, *trashed)],
         "stats": (*counts, stats.open_turns, stats.blobs, stats.blob_bytes, spent),
+        "profile": _state(store, store.record("profile", "a", scope="here")),
     }
     return msgspec.json.encode(seen, enc_hook=str).decode()
 
@@ -119,6 +121,8 @@ def _see_inside(store: Store, session: Session, names: dict[str, str]) -> dict[s
              b.reason, b.abandoned_by) for b in branches
         ],
         "histories": histories,
+        "records": [_state(store, found) for found in session.records(all_branches=True)],
+        "newest": _state(store, session.record("state", "a")),
         "lineage": [_link(link, names) for link in session.lineage()],
         "children": [_link(link, names) for link in session.children()],
         "turns": [(t.state, [(c.call_id, c.outcome) for c in t.tools]) for t in turns],
@@ -145,6 +149,16 @@ def _history(store: Store, messages: Sequence[Message]) -> list[tuple[object, ..
         (_named(m.id), (m.turn_id or "").rpartition(".")[2], looks(m), _covered(m.covers, places))
         for m in messages
     ]
+
+
+def _state(store: Store, record: Record | None) -> object:
+    """Return what a record holds; the data of its files must be there."""
+    if record is None:
+        return None
+    for file in record.files.values():
+        assert sha256(store.blob(str(file.sha256))).hexdigest() == file.sha256
+    files = [(name, file.sha256) for name, file in record.files.items()]
+    return record.kind, record.key, record.id, record.seq, record.data, files
 
 
 def _named(id: str) -> str:
@@ -288,6 +302,24 @@ def _history_of(*ids: str) -> list[Message]:
     return [message(id) for id in ids]
 
 
+def _record(kind: str, id: str, scope: str | UnsetType = UNSET) -> Record:
+    """A record with data and a file of its own."""
+    file = File(data=f"file-{id} ".encode() * 200)
+    return Record(kind, key="a", id=id, data=f"data-{id}", files={"f": file}, scope=scope)
+
+
+def _keep(key: str, *entries: str) -> Step:
+    """Append messages, and records of a session (`state-…`) and of the store (`profile-…`)."""
+
+    def entry(id: str) -> Message | Record:
+        kind, _, _ = id.partition("-")
+        if kind == "state":
+            return _record("state", id)
+        return _record("profile", id, scope="here") if kind == "profile" else message(id)
+
+    return Step(_on(key, lambda session: session.append(*map(entry, entries))))
+
+
 FORK = Scene(
     "fork",
     _talk,
@@ -364,6 +396,49 @@ REPLACE = Scene(
     ],
 )
 
+WHOLE = Scene(
+    "change-with-an-update",
+    _talk,
+    [
+        Step(
+            _on(
+                "talk",
+                lambda talk: talk.append(
+                    message("user-3"), message("file-3"), update={"title": "three"}
+                ),
+            )
+        ),
+        _moves(lambda talk: talk.rewind(2, exact=True, expect=Head(1, 7), update={"title": "two"})),
+        _moves(lambda talk: talk.pop(expect=Head(2, 2))),
+        _moves(
+            lambda talk: talk.replace(
+                _history_of("big-7"), keep=Head(1, 4), expect=Head(3, 1), update={"title": "tail"}
+            )
+        ),
+        _moves(lambda talk: talk.amend("user-1", "amended words", expect=Head(4, 5))),
+        _new(
+            _on(
+                "talk",
+                lambda talk: talk.fork(
+                    2,
+                    exact=True,
+                    key="apart",
+                    entries=_history_of("user-a", "file-a"),
+                    update={"title": "a fork"},
+                ),
+            )
+        ),
+        _new(
+            lambda store: store.create(
+                key="new", entries=_history_of("user-n"), update={"title": "a new one"}
+            )
+        ),
+        Step(lambda store: store.trash("new", expect=Head(1, 1)), SessionNotFound),
+        Step(_on("talk", lambda talk: talk.erase("user-1"))),
+    ],
+    gone=("user-1 says", "amended words"),
+)
+
 SUMMARIZE = Scene(
     "summarize",
     _talk,
@@ -387,6 +462,29 @@ CONTINUE = Scene(
         _say("helper", "file-help"),
         _say("run-3", "file-help"),
     ],
+)
+
+RECORDS = Scene(
+    "records",
+    _talk,
+    [
+        _keep("talk", "user-3", "state-1", "file-4", "state-2", "profile-1"),
+        _new(_on("talk", lambda talk: talk.fork(key="child"))),
+        _keep("child", "state-3"),
+        _new(_on("child", lambda child: child.fork(key="grandchild"))),
+        _keep("talk", "state-4"),
+        Step(lambda store: store.put_record(_record("profile", "profile-2"), scope="here")),
+        _moves(lambda talk: talk.undo(expect=Head(1, 7))),
+        _keep("talk", "user-5", "state-5", "state-6"),
+        Step(_on("talk", lambda talk: talk.drop(kind="state", keep=1))),
+        _purge("grandchild"),
+        _purge("child"),
+        Step(_on("talk", lambda talk: talk.drop(kind="state", keys=["a"]))),
+        _keep("talk", "user-6", "state-7"),
+        _purge("talk"),
+    ],
+    gone=tuple(f"data-state-{n}" for n in range(1, 8))
+    + tuple(f"file-state-{n}" for n in range(1, 8)),
 )
 
 TRASH = Scene(
@@ -453,7 +551,9 @@ IMPORT = Scene(
 )
 
 SCENES = [
-    FORK, MOVES, RECOVERS, REPLACE, SUMMARIZE, CONTINUE, TRASH, PURGE, ERASE, LEFTOVERS, IMPORT,
+    FORK, MOVES, RECOVERS, REPLACE, WHOLE, SUMMARIZE, CONTINUE, RECORDS, TRASH, PURGE, ERASE,
+    LEFTOVERS,
+    IMPORT,
 ]  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def _rewind(session: Session, to: int, token: str) -> Operation[Head]:
 
 
 def _append(session: Session, *ids: str, expect: Head | None = None) -> Operation[Head]:
-    batch = codec.encode_batch([message(id) for id in ids], EPOCH)
+    batch, _ = codec.encode_batch([message(id) for id in ids], EPOCH)
     return append.append(number_of(session), batch, expect=expect)
 
 
@@ -218,7 +218,7 @@ def _clear(session: Session) -> Operation[Any]:
 
 def _replace(session: Session) -> Operation[Any]:
     wanted = [message(id) for id in ("user-one1", "file-2", "big-3")]
-    batch = codec.encode_batch(wanted, EPOCH)
+    batch, _ = codec.encode_batch(wanted, EPOCH)
     return head_moves.replace(number_of(session), batch, token=MARK, expect=None)
 
 

@@ -26,6 +26,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.storage.sqlite import migrations
+from holdfast.transfer.format import VERSION
+
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 
@@ -173,6 +176,12 @@ def test_every_block_runs_and_prints_what_the_page_shows(page: Path) -> None:
 def test_the_readme_has_code_that_runs() -> None:
     readme = (_ROOT / "README.md").read_text(encoding="utf-8")
     assert any(block.kind == "python" and block.run for block in blocks(readme))
+
+
+def test_the_page_of_the_format_states_the_newest_formats() -> None:
+    page = (_ROOT / "docs/format.md").read_text(encoding="utf-8")
+    assert f"in `user_version`, now {max(migrations.load())}." in page
+    assert f"`version`, now {VERSION} (" in page
 
 
 _RIGHT = {

@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+import msgspec
+
 from holdfast import codec
 from holdfast.values import File, Message, Part, ToolResult
 
@@ -12,7 +14,7 @@ def stored(message: Message) -> Message:
     blobs = dict(item.blobs)
     read = codec.decode(item.body, id=item.id, seq=1, turn_id=None, blob=blobs.get)
     parts = tuple(_filled(part, blobs) for part in read.parts)
-    return Message(id=read.id, role=read.role, parts=parts, model=read.model, usage=read.usage)
+    return msgspec.structs.replace(read, parts=parts, seq=None, created_at=None, tokens=None)
 
 
 def _filled(part: Part, blobs: dict[str, bytes]) -> Part:

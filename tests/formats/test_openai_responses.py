@@ -16,7 +16,7 @@ from openai.types.responses import Response
 
 from holdfast import codec
 from holdfast.errors import BadMessage
-from holdfast.formats import openai
+from holdfast.formats import openai, originals
 from holdfast.formats.common import write_arguments
 from holdfast.formats.openai_items import SOURCE
 from holdfast.formats.openai_responses import decode, encode
@@ -819,6 +819,12 @@ _item = (
 @given(_item)
 def test_whatever_a_provider_adds_comes_back(item: dict[str, JSON]) -> None:
     assert encode(decode(item)) == [item]
+
+
+@pytest.mark.parametrize("odd", [None, 1, ["x"], {"x": 1}])
+def test_a_piece_whose_type_is_not_text_comes_back(odd: JSON) -> None:
+    item: dict[str, JSON] = {"role": "user", "content": [{"type": odd, "text": "x"}]}
+    assert originals.kept(decode(item), SOURCE) == item
 
 
 def test_the_source_is_the_one_that_windows_ask_for() -> None:

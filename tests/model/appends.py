@@ -4,9 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from holdfast.errors import HeadMoved, IdConflict
+from holdfast.errors import Conflict, HeadMoved, IdConflict
 from holdfast.ids import message_id
-from holdfast.values import JSON, Goal, Head, Message, Usage
+from holdfast.values import JSON, Goal, Head, Message, SessionChanges, Usage
 from tests.model import strategies as some
 from tests.model.driver import Driver, Watcher, expected, which
 from tests.model.reference import Model, bare
@@ -26,7 +26,7 @@ class Talking(Driver):
         model = self.model(which)
         texts = data.draw(st.lists(some.texts, min_size=1, max_size=3))
         batch = [self._message(model, data, text, hidden) for text in texts]
-        self._append(model, batch, data.draw(expected(model)))
+        self._append(model, batch, data.draw(expected(model)), self.draw_update(model, data))
 
     def _message(self, model: Model, data: st.DataObject, text: str, hidden: bool) -> Message:
         """Return a new message: a question, a reply that calls tools, or a tool result."""
@@ -41,13 +41,24 @@ class Talking(Driver):
             return Message.tool(data.draw(st.sampled_from(made)), text)
         return Message.system(text)
 
-    def _append(self, model: Model, batch: list[Message], expect: Head | None) -> None:
+    def _append(
+        self,
+        model: Model,
+        batch: list[Message],
+        expect: Head | None,
+        update: SessionChanges | None,
+    ) -> None:
         if expect not in {None, model.head}:
             with pytest.raises(HeadMoved) as refused:
-                self.session(model).append(*batch, expect=expect)
+                self.session(model).append(*batch, expect=expect, update=update)
             assert refused.value.actual == model.head
             return
-        head = self.session(model).append(*batch, expect=expect)
+        if self.conflicts(model, update):
+            with pytest.raises(Conflict):
+                self.session(model).append(*batch, expect=expect, update=update)
+            return
+        head = self.session(model).append(*batch, expect=expect, update=update)
+        self.apply_update(model, update)
         model.append(*batch)
         self.batches.setdefault(model.id, []).append(batch)
         self.world.touch(model)
@@ -67,7 +78,11 @@ class Talking(Driver):
             with pytest.raises(IdConflict):
                 self.session(model).append(*batch, *new)
             return
-        head = self.session(model).append(*batch, *new)
+        # A retry updates nothing, so it expects nothing either.
+        update: SessionChanges | None = None if new else {"expect_metadata": {"never": 1}}
+        if any(message.id not in there for message in batch):
+            update = None
+        head = self.session(model).append(*batch, *new, update=update)
         if model.append(*batch, *new):
             self.world.touch(model)
             assert head == model.head

@@ -12,7 +12,7 @@ from holdfast.storage.protocol import Backend
 from holdfast.store import Store
 from holdfast.testing.conformance import SetClock
 from holdfast.turn import Turn
-from holdfast.values import Head, Message, MessageRef, ToolCall
+from holdfast.values import BranchChanged, Head, Message, MessageRef, SessionChanges, ToolCall
 from tests.model.reference import Identity, Model, World
 
 LEASE = 600.0
@@ -38,7 +38,7 @@ class Open:
 class Watcher:
     """A follower, and the history built from its items."""
 
-    follower: Follower
+    follower: Follower[Message | BranchChanged]
     view: list[str]
 
 
@@ -98,6 +98,34 @@ class Driver(RuleBasedStateMachine):
     def session(self, model: Model) -> Session:
         """Open a session by its id."""
         return self.store.get(model.id)
+
+    def draw_update(self, model: Model, data: st.DataObject) -> SessionChanges | None:
+        """Draw the changes that come with another write; some compare, and may conflict."""
+        what = data.draw(st.sampled_from(["none", "none", "title", "metadata"]))
+        if what == "none":
+            return None
+        if what == "title":
+            return {"title": data.draw(st.sampled_from(["one title", "another", None]))}
+        counted = model.who.metadata.get("count")
+        count = data.draw(st.sampled_from([counted, counted, "never"]))
+        return {
+            "metadata": {"count": data.draw(st.integers(1, 3))},
+            "expect_metadata": {"count": count},
+        }
+
+    def conflicts(self, model: Model, update: SessionChanges | None) -> bool:
+        """True if an update expects what is not so."""
+        expected = {} if update is None else update.get("expect_metadata", {})
+        return any(model.who.metadata.get(name) != value for name, value in expected.items())
+
+    def apply_update(self, model: Model, update: SessionChanges | None) -> None:
+        """Make the changes of an update in the model."""
+        if update is None:
+            return
+        if "title" in update:
+            model.who.title, model.who.by_user = update["title"], update["title"] is not None
+        merged = {**model.who.metadata, **update.get("metadata", {})}
+        model.who.metadata = {k: v for k, v in merged.items() if v is not None}
 
     def new_calls(self, data: st.DataObject) -> list[ToolCall]:
         """Return tool calls with unused ids."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from holdfast.errors import (
+    Conflict,
     HeadMoved,
     HoldfastError,
     KeyTaken,
@@ -15,7 +16,17 @@ from holdfast.errors import (
     SessionNotFound,
 )
 from holdfast.session import Session
-from holdfast.values import Forks, Head, Message, PurgeReport, Relation, Usage
+from holdfast.values import (
+    Forks,
+    Head,
+    Message,
+    MessageRef,
+    PurgeReport,
+    Relation,
+    SessionChanges,
+    Text,
+    Usage,
+)
 from tests.model import strategies as some
 from tests.model.driver import (
     KEYS,
@@ -25,7 +36,7 @@ from tests.model.driver import (
     places,
     which,
 )
-from tests.model.reference import Identity, Model, Said
+from tests.model.reference import Identity, Model, Said, bare
 
 keys = st.none() | st.sampled_from(KEYS)
 relations = st.sampled_from(["fork", "continue", "reset", "delegate", "import"])
@@ -42,10 +53,18 @@ class Moving(Driver):
         expect: Head | None,
         really: Callable[[Head | None], Head],
         as_model: Callable[[], None],
+        update: SessionChanges | None = None,
     ) -> None:
-        """Move a head in the store and in the model: the same head, or the same refusal."""
+        """Move a head in the store and in the model: the same head, or the same refusal.
+
+        The store makes an update with the move.
+        """
         if expect not in {None, model.head}:
             with pytest.raises(HeadMoved):
+                really(expect)
+            return
+        if self.conflicts(model, update):
+            with pytest.raises(Conflict):
                 really(expect)
             return
         if model.id in self.open:
@@ -60,24 +79,61 @@ class Moving(Driver):
                 really(expect)
             return
         assert really(expect) == model.head
+        self.apply_update(model, update)
         if before != (model.head, len(model.lines)):
             self.world.touch(model)
 
-    @rule(which=which, data=st.data())
-    def rewind(self, which: int, data: st.DataObject) -> None:
+    @rule(which=which, data=st.data(), exact=st.booleans())
+    def rewind(self, which: int, data: st.DataObject, exact: bool) -> None:
         model = self.model(which)
         to = data.draw(places(model))
         session, expect = self.session(model), data.draw(expected(model))
+        update = self.draw_update(model, data)
         self._move(
-            model, expect, lambda head: session.rewind(to, expect=head), lambda: model.rewind(to)
+            model,
+            expect,
+            lambda head: session.rewind(to, exact=exact, expect=head, update=update),
+            lambda: model.rewind(to, exact=exact),
+            update,
+        )
+
+    @rule(which=which, data=st.data())
+    def pop(self, which: int, data: st.DataObject) -> None:
+        """The newest message as it was, and the history without it."""
+        model = self.model(which)
+        session, expect = self.session(model), data.draw(expected(model))
+        newest = model.said[-1].message if model.said else None
+
+        def really(head: Head | None) -> Head:
+            popped = session.pop(expect=head)
+            assert (popped and bare(popped)) == newest
+            return session.head()
+
+        self._move(model, expect, really, model.pop)
+
+    @rule(which=which, data=st.data(), text=st.sampled_from(["amended", "amended again"]))
+    def amend(self, which: int, data: st.DataObject, text: str) -> None:
+        model = self.model(which)
+        place, parts = data.draw(places(model)), (Text(text),)
+        session, expect = self.session(model), data.draw(expected(model))
+        self._move(
+            model,
+            expect,
+            lambda head: session.amend(place, parts, expect=head),
+            lambda: model.amend(place, parts),
         )
 
     @rule(which=which, data=st.data(), turns=st.integers(1, 3))
     def undo(self, which: int, data: st.DataObject, turns: int) -> None:
         model = self.model(which)
         session, expect = self.session(model), data.draw(expected(model))
+        update = self.draw_update(model, data)
         self._move(
-            model, expect, lambda head: session.undo(turns, expect=head), lambda: model.undo(turns)
+            model,
+            expect,
+            lambda head: session.undo(turns, expect=head, update=update),
+            lambda: model.undo(turns),
+            update,
         )
 
     @rule(which=which, data=st.data())
@@ -98,7 +154,14 @@ class Moving(Driver):
     def clear(self, which: int, data: st.DataObject) -> None:
         model = self.model(which)
         session, expect = self.session(model), data.draw(expected(model))
-        self._move(model, expect, lambda head: session.clear(expect=head), model.clear)
+        update = self.draw_update(model, data)
+        self._move(
+            model,
+            expect,
+            lambda head: session.clear(expect=head, update=update),
+            model.clear,
+            update,
+        )
 
     @rule(which=which, data=st.data())
     def replace(self, which: int, data: st.DataObject) -> None:
@@ -114,18 +177,18 @@ class Moving(Driver):
         if rest and edits:
             rest[0] = Message.user("edited", id=rest[0].id, usage=Usage(1))
         new = [Message.user("new", usage=Usage(1))] if data.draw(st.booleans()) else []
-        wanted = [*read[:kept], *rest, *new]
-        expect = data.draw(expected(model))
-        if model.has_grown_to(wanted, expect):
+        keep: MessageRef | None = Head(line.number, kept) if data.draw(st.booleans()) else None
+        wanted = [*([] if keep else read[:kept]), *rest, *new]
+        expect, update = data.draw(expected(model)), self.draw_update(model, data)
+
+        def really(head: Head | None) -> Head:
+            return session.replace(wanted, keep=keep, expect=head, update=update)
+
+        if model.has_grown_to(wanted, expect, keep):
             # It counts as a retry of a replace that was done already.
-            assert session.replace(wanted, expect=expect) == Head(model.line.number, len(wanted))
+            assert really(expect) == Head(model.line.number, model.length_with(wanted, keep))
             return
-        self._move(
-            model,
-            expect,
-            lambda head: session.replace(wanted, expect=head),
-            lambda: model.replace(wanted),
-        )
+        self._move(model, expect, really, lambda: model.replace(wanted, keep), update)
 
     @rule(which=which, data=st.data(), text=st.sampled_from(["in short", "so far"]))
     def summarize(self, which: int, data: st.DataObject, text: str) -> None:
@@ -151,29 +214,59 @@ class Moving(Driver):
     # ------------------------------------------------------------------- sessions from others
 
     @precondition(lambda self: len(self.world.models) < MOST_SESSIONS)
-    @rule(which=which, data=st.data(), key=keys, title=st.none() | some.names)
-    def fork(self, which: int, data: st.DataObject, key: str | None, title: str | None) -> None:
+    @rule(
+        which=which,
+        data=st.data(),
+        key=keys,
+        title=st.none() | some.names,
+        exact=st.booleans(),
+        entries=st.sampled_from([(), (), ("first",), ("first", "second")]),
+    )
+    def fork(
+        self,
+        which: int,
+        data: st.DataObject,
+        *,
+        key: str | None,
+        title: str | None,
+        exact: bool,
+        entries: Sequence[str],
+    ) -> None:
         model = self.model(which)
         session = self.session(model)
         at = data.draw(st.none() | places(model))
         expect = data.draw(expected(model))
+        first = [Message.user(text, usage=Usage(1)) for text in entries]
+
+        def really() -> Session:
+            return session.fork(
+                at,
+                key=key,
+                title=title,
+                expect=expect,
+                exact=exact,
+                entries=first,
+                update={"pinned": exact, "metadata": {"entries": len(first)}},
+            )
+
         if key is not None and self.world.key_holder(key) is not None:
             with pytest.raises(KeyTaken):
-                session.fork(at, key=key, title=title, expect=expect)
+                really()
             return
         if expect not in {None, model.head}:
             with pytest.raises(HeadMoved):
-                session.fork(at, key=key, title=title, expect=expect)
+                really()
             return
         try:
             line, seq = model.locate(at)
         except HoldfastError as refusal:
             with pytest.raises(type(refusal)):
-                session.fork(at, key=key, title=title, expect=expect)
+                really()
             return
-        forked = session.fork(at, key=key, title=title, expect=expect)
-        child = self._child(model, forked, "fork", Identity(key=key, title=title))
-        child.lines = [model.start(line, seq, "fork", 1)]
+        who = Identity(key=key, title=title, pinned=exact, metadata={"entries": len(first)})
+        child = self._child(model, really(), "fork", who)
+        child.lines = [model.start(line, seq, "fork", 1, seq if exact else 0)]
+        child.append(*first)
 
     def _child(self, model: Model, made: Session, relation: Relation, who: Identity) -> Model:
         """Add a derived session to the model, with what it inherits."""
@@ -259,10 +352,11 @@ class Moving(Driver):
 
     def _purged(self, model: Model, report: PurgeReport, forks: Forks) -> None:
         copies = self.world.copies(model)
+        records = len(self.world.records())
         erased, kept = self.world.purge(model)
         for table in (self.over, self.batches, self.watchers):
             table.pop(model.id, None)
-        dependants = self.world.holders(kept)
+        dependants = self.world.sharing(model.id)
         if forks == "keep":
             assert (report.messages, report.kept) == (erased, len(kept))
             assert (set(report.kept_for), report.erased_in) == (dependants, ())
@@ -271,6 +365,9 @@ class Moving(Driver):
             assert set(report.erased_in) == dependants | self.world.holders(copies)
             assert report.kept_for == ()
             self._erased([*kept, *copies], report.erased_in)
+            for other in self.world.models.values():
+                other.forget([one for one in other.all_records() if one.home[0] == model.id])
+        assert report.records == records - len(self.world.records())
         assert (report.turns, report.queued) == (len(model.turns), len(model.queue))
         assert (report.drafts, report.pending) == (0, ())
 

@@ -24,6 +24,8 @@ from holdfast.values import (
     Head,
     Message,
     MessageRef,
+    Part,
+    Record,
     Relation,
     Text,
     Usage,
@@ -62,6 +64,15 @@ class Said:
         self.message = Message(id=self.id, role=self.message.role, status="erased")
 
 
+@dataclass(eq=False)
+class Kept:
+    """One stored record: the seq it lies behind, and where it was stored."""
+
+    record: Record
+    seq: int
+    home: tuple[str, int]
+
+
 @dataclass
 class Line:
     """A branch with its whole history, and why it was opened."""
@@ -72,6 +83,7 @@ class Line:
     fork_seq: int = 0
     asked_seq: int = 0
     parent: tuple[str, int] | None = None
+    records: list[Kept] = field(default_factory=list)
 
     @property
     def head(self) -> Head:
@@ -194,8 +206,37 @@ class Model:
         return self.line.said
 
     @property
+    def records(self) -> list[Kept]:
+        return self.line.records
+
+    @property
     def head(self) -> Head:
         return self.line.head
+
+    def all_records(self) -> list[Kept]:
+        """Return the records of every branch, each once, in the order of storing."""
+        return list({id(one): one for line in self.lines for one in line.records}.values())
+
+    def newest(self, kind: str, key: str | None) -> Kept | None:
+        """Return the newest record of a kind and key in the history."""
+        named = (one for one in self.records if (one.record.kind, one.record.key) == (kind, key))
+        return max(named, key=self.records.index, default=None)
+
+    def record(self, batch: Sequence[Message | Record]) -> Head:
+        """Append new messages and records; return the head."""
+        for entry in batch:
+            if isinstance(entry, Record):
+                home = (self.id, self.line.number)
+                self.records.append(Kept(entry, len(self.said), home))
+            else:
+                self.append(entry)
+        return self.head
+
+    def forget(self, dropped: Collection[Kept]) -> None:
+        """Remove records from every branch."""
+        gone = {id(one) for one in dropped}
+        for line in self.lines:
+            line.records[:] = [one for one in line.records if id(one) not in gone]
 
     def seqs(self) -> dict[str, int]:
         """Return the seq of every id in the history."""
@@ -256,20 +297,33 @@ class Model:
                     return line, seq
         raise MessageNotFound("no such id")
 
-    def start(self, line: Line, asked: int, reason: BranchReason, number: int) -> Line:
-        """Return a branch that starts at this position, or before the exchange it would split."""
-        cut = whole(line.said, asked, self.awaited)
+    def start(
+        self, line: Line, asked: int, reason: BranchReason, number: int, lowest: int = 0
+    ) -> Line:
+        """Return a branch that starts at this position, or before the exchange it would split.
+
+        It starts at `lowest` or behind it, also inside an exchange.
+        """
+        cut = max(lowest, whole(line.said, asked, self.awaited))
         parent = line.said[cut - 1].home if cut else None
-        return Line(number, reason, line.said[:cut], cut, asked, parent)
+        records = [one for one in line.records if one.seq <= cut]
+        if records and records[-1].seq == cut:
+            parent = records[-1].home
+        return Line(number, reason, line.said[:cut], cut, asked, parent, records)
 
-    def _leave(self, line: Line, asked: int, reason: BranchReason) -> None:
-        self.lines.append(self.start(line, asked, reason, len(self.lines) + 1))
+    def _leave(self, line: Line, asked: int, reason: BranchReason, lowest: int = 0) -> None:
+        self.lines.append(self.start(line, asked, reason, len(self.lines) + 1, lowest))
 
-    def rewind(self, place: MessageRef) -> None:
+    def rewind(self, place: MessageRef, *, exact: bool = False) -> None:
         line, seq = self.locate(place)
-        if line.said[:seq] != self.said:
+        records = [one for one in line.records if one.seq <= seq]
+        if line.said[:seq] != self.said or records != self.records:
             self.redo_stack.append(self.line)
-            self._leave(line, seq, "rewind")
+            self._leave(line, seq, "rewind", seq if exact else 0)
+
+    def pop(self) -> None:
+        if self.said:
+            self.rewind(len(self.said) - 1, exact=True)
 
     def undo(self, turns: int) -> None:
         if not self.said:
@@ -284,37 +338,74 @@ class Model:
         self._leave(target, len(target.said), "redo")
 
     def clear(self) -> None:
-        if self.said:
+        if self.said or self.records:
             self.redo_stack.append(self.line)
             self.lines.append(Line(len(self.lines) + 1, "clear"))
 
-    def has_grown_to(self, messages: Sequence[Message], seen: Head | None) -> bool:
-        """True if the history grew from the expected head, and begins with all of these."""
+    def has_grown_to(
+        self, messages: Sequence[Message], seen: Head | None, keep: MessageRef | None = None
+    ) -> bool:
+        """True if the history grew from the expected head, and has all of these behind `keep`."""
         if seen is None or seen.branch != self.line.number:
             return False
-        return seen.seq < len(messages) == self._alike(messages)
+        line, kept = self._base(keep)
+        wanted = self._wanted(line, kept, messages)
+        if line.said[:kept] != self.said[:kept]:
+            return False
+        return seen.seq < kept + len(wanted) == kept + _alike(line.said[kept:], wanted)
 
-    def _alike(self, messages: Sequence[Message]) -> int:
-        """Return the length of the common prefix with the history."""
-        pairs = zip(self.said, messages, strict=False)
-        return [*(one.message == bare(two) for one, two in pairs), False].index(False)
+    def length_with(self, messages: Sequence[Message], keep: MessageRef | None) -> int:
+        """Return the length of the history once these messages are behind `keep`."""
+        line, kept = self._base(keep)
+        return kept + len(self._wanted(line, kept, messages))
 
-    def replace(self, messages: Sequence[Message]) -> None:
-        wanted = list({message.id: message for message in messages}.values())
+    def _base(self, keep: MessageRef | None) -> tuple[Line, int]:
+        return (self.line, 0) if keep is None else self.locate(keep)
+
+    def _wanted(self, line: Line, kept: int, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages to place, without those that what is kept has."""
+        there = {one.id: one.message for one in line.said[:kept]}
+        for message in messages:
+            if there.get(message.id, bare(message)) != bare(message):
+                raise IdConflict(message.id, 0)
+        wanted = {message.id: message for message in messages}
+        return [message for name, message in wanted.items() if name not in there]
+
+    def replace(self, messages: Sequence[Message], keep: MessageRef | None = None) -> None:
+        line, kept = self._base(keep)
+        wanted = self._wanted(line, kept, messages)
         waiting = {message.id: bare(message) for message in self.queue}
         for message in wanted:
             if waiting.get(message.id, bare(message)) != bare(message):
                 raise IdConflict(message.id, 0)
-        same = self._alike(wanted)
+        self._replace(line, kept, wanted)
+
+    def _replace(self, line: Line, kept: int, wanted: Sequence[Message]) -> None:
+        end = kept + _alike(line.said[kept:], wanted)
         mine = [
             one for line in self.lines for one in line.said if one.home == (self.id, line.number)
         ]
         turns = {one.id: one.turn for one in mine}
-        if same < len(self.said):
-            self._leave(self.line, same, "replace")
+        records = [one for one in line.records if one.seq <= end]
+        if line.said[:end] != self.said or records != self.records:
+            self._leave(line, end, "replace", kept)
             self.redo_stack.clear()
-        rest = wanted[len(self.said) :]
+        rest = wanted[len(self.said) - kept :]
         self._place([(message, turns.get(message.id)) for message in rest])
+
+    def amend(self, place: MessageRef, parts: tuple[Part, ...]) -> None:
+        line, seq = self.locate(place)
+        if not seq or line.said[:seq] != self.said[:seq]:
+            raise MessageNotFound("not in the current history")
+        first, *tail = [one.message for one in self.said[seq - 1 :]]
+        if first.status == "erased" or first.role == "summary":
+            raise BadQuery("cannot be amended")
+        behind = [one for one in self.records if one.seq >= seq]
+        earlier = self.line
+        self._replace(earlier, seq - 1, [msgspec.structs.replace(first, parts=parts), *tail])
+        if self.line is not earlier:
+            home = (self.id, self.line.number)
+            self.records.extend(Kept(one.record, one.seq, home) for one in behind)
 
     def covered(self, upto: MessageRef | None) -> str:
         """Return the last message that a summary covers."""
@@ -341,6 +432,7 @@ class Purged:
     parent: str | None
     relation: Relation | None
     seq: int
+    starts: dict[int, tuple[str, int] | None]  # the branch that each branch starts on
 
 
 @dataclass
@@ -377,18 +469,52 @@ class World:
         """Return every stored message, once."""
         return {id(one): one for model in self.models.values() for one in _all(model)}
 
+    def records(self) -> dict[int, Kept]:
+        """Return every stored record, once."""
+        return {id(one): one for model in self.models.values() for one in model.all_records()}
+
+    def is_shared(self, record: Kept, model: Model) -> bool:
+        """True if another session has this record, too."""
+        others = (other for other in self.models.values() if other is not model)
+        return any(one is record for other in others for one in other.all_records())
+
     def branches(self) -> int:
         """Count the branches, including shared ones of purged sessions."""
-        shared = {one.home for one in self.stored().values() if one.home[0] in self.purged}
+        kept = {at for model in self.models.values() for at in self._origins(model)}
+        shared = [at for at in kept if at[0] in self.purged]
         return sum(len(model.lines) for model in self.models.values()) + len(shared)
 
     def has_branch(self, session_id: str, number: int) -> bool:
-        """True if messages of this branch of a purged session are still shared."""
-        return any(one.home == (session_id, number) for one in self.stored().values())
+        """True if a branch of a purged session is still shared."""
+        return any((session_id, number) in self._origins(m) for m in self.models.values())
 
     def is_husk(self, session_id: str) -> bool:
-        """True if messages of a purged session are still shared."""
-        return any(one.home[0] == session_id for one in self.stored().values())
+        """True if branches of a purged session are still shared."""
+        return bool(self.sharing(session_id))
+
+    def sharing(self, session_id: str) -> set[str]:
+        """Return the ids of the sessions whose histories run through branches of this one."""
+        return {
+            model.id
+            for model in self.models.values()
+            if any(owner == session_id for owner, _ in self._origins(model))
+        }
+
+    def _origins(self, model: Model) -> set[tuple[str, int]]:
+        """Return the branches that those of a session start on, directly or not."""
+        pending = [line.parent for line in model.lines]
+        found: set[tuple[str, int]] = set()
+        while pending:
+            at = pending.pop()
+            if at is None or at in found:
+                continue
+            found.add(at)
+            owner, number = at
+            if owner in self.models:
+                pending.append(self.models[owner].lines[number - 1].parent)
+            else:
+                pending.append(self.purged[owner].starts[number])
+        return found
 
     def purge(self, model: Model) -> tuple[int, list[Said]]:
         """Purge a session; return how many messages went, and which of its own stay for others."""
@@ -396,7 +522,10 @@ class World:
         del self.models[model.id]
         self.order.remove(model.id)
         self.purged[model.id] = Purged(
-            model.who.parent, model.who.relation, model.lines[0].fork_seq
+            model.who.parent,
+            model.who.relation,
+            model.lines[0].fork_seq,
+            {line.number: line.parent for line in model.lines},
         )
         after = self.stored()
         kept = [one for one in after.values() if one.home[0] == model.id]
@@ -412,7 +541,7 @@ class World:
     def versions(self, model: Model, named: Said) -> list[Said]:
         """Return all versions of a message in a lineage, except those erased before.
 
-        The same id is the same message if it says the same, or if who stored it has one of these.
+        The same id is the same message if it says the same, or if one session has both.
         """
         lineage = self._lineage(model.id)
         others = [
@@ -427,7 +556,7 @@ class World:
 
     def _is_one_of(self, one: Said, found: list[Said]) -> bool:
         said = one.message.status != "erased" and any(f.message == one.message for f in found)
-        return said or one.home[0] in self.holders(found)
+        return said or bool(self.holders([one]) & self.holders(found))
 
     def _lineage(self, session_id: str) -> set[str]:
         """Return the ids of the whole lineage: all descendants of its oldest known ancestor."""
@@ -458,6 +587,12 @@ class World:
         """Return the ids of the other sessions that have messages of this one."""
         mine = [one for one in self.stored().values() if one.home[0] == session_id]
         return self.holders(mine) - {session_id}
+
+
+def _alike(said: Sequence[Said], messages: Sequence[Message]) -> int:
+    """Return the length of the common prefix."""
+    pairs = zip(said, messages, strict=False)
+    return [*(one.message == bare(two) for one, two in pairs), False].index(False)
 
 
 def _all(model: Model) -> Iterator[Said]:

@@ -24,12 +24,13 @@ from tests.model.appends import Talking
 from tests.model.comparison import Comparing
 from tests.model.driver import LEASE
 from tests.model.head_moves import Moving
+from tests.model.records import Recording
 from tests.model.turns import Turning
 from tests.servers import WORKER, as_user, shared_database
 from tests.store_urls import with_options
 
 
-class Machine(Talking, Moving, Turning, Comparing):
+class Machine(Talking, Moving, Turning, Recording, Comparing):
     """Steps that any number of clients could take; subclasses open the store."""
 
 

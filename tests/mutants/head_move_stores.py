@@ -7,6 +7,7 @@ import msgspec
 from holdfast.errors import HeadMoved
 from holdfast.operations import head_moves
 from holdfast.operations.append import check_expected_head
+from holdfast.operations.session_changes import SessionUpdate
 from holdfast.proof.checker import Branch
 from holdfast.session import Session
 from holdfast.storage.protocol import Operation, Transaction
@@ -53,9 +54,13 @@ class RefusesAndMoves(Patched):
         healthy = head_moves._move  # noqa: SLF001 - what is broken here
 
         def move(
-            session: int, decide: head_moves.ChooseStart, token: str, expect: Head | None
+            session: int,
+            decide: head_moves.ChooseStart,
+            token: str,
+            expect: Head | None,
+            update: SessionUpdate | None,
         ) -> Operation[Head]:
-            return healthy(session, decide, token, None)
+            return healthy(session, decide, token, None, update)
 
         return move
 

@@ -18,6 +18,7 @@ import pytest
 from holdfast import codec
 from holdfast.errors import HeadMoved
 from holdfast.operations import append as append_operation
+from holdfast.operations.session_changes import SessionUpdate
 from holdfast.session import number_of
 from holdfast.storage import memory
 from holdfast.storage.ancestry import ranges
@@ -163,9 +164,14 @@ class IgnoresExpect(Patched):
         healthy = append_operation.append
 
         def append(
-            session: int, batch: Sequence[codec.EncodedMessage], *, expect: Head | None = None
+            session: int,
+            batch: Sequence[codec.EncodedMessage],
+            records: Sequence[codec.EncodedRecord] = (),
+            *,
+            expect: Head | None = None,
+            update: SessionUpdate | None = None,
         ) -> Callable[[Transaction], Head]:
-            return healthy(session, batch)
+            return healthy(session, batch, records, update=update)
 
         return append
 

@@ -1,14 +1,19 @@
 """What a purge must keep, compared with the messages that remaining sessions can reach."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.operations.purge_rules import BranchNode, required_seqs
+from holdfast.operations.purge_rules import BranchNode, required_ends
 
 Row = tuple[int, int]  # branch, seq
+
+
+def _seqs(lines: Iterable[BranchNode], purged: set[int]) -> dict[int, int]:
+    return {branch: part.seq for branch, part in required_ends(lines, purged).items()}
 
 
 @dataclass
@@ -51,7 +56,7 @@ def forests(draw: st.DrawFn) -> Forest:
 @given(forests(), st.sets(st.integers(1, 12)))
 def test_what_can_be_reached_stays_and_nothing_else(forest: Forest, purged: set[int]) -> None:
     """Each branch of a purged session stays up to the last message that another session shares."""
-    kept = required_seqs(forest.lines, purged)
+    kept = _seqs(forest.lines, purged)
     reached = forest.reachable(purged)
     for line in forest.lines:
         if line.session in purged:
@@ -62,7 +67,7 @@ def test_what_can_be_reached_stays_and_nothing_else(forest: Forest, purged: set[
 @given(forests(), st.sets(st.integers(1, 12)))
 def test_the_order_of_the_branches_does_not_matter(forest: Forest, purged: set[int]) -> None:
     """A database may return the branches in any order."""
-    assert required_seqs(reversed(forest.lines), purged) == required_seqs(forest.lines, purged)
+    assert _seqs(reversed(forest.lines), purged) == _seqs(forest.lines, purged)
 
 
 @given(forests(), st.permutations(range(1, 13)))
@@ -75,7 +80,7 @@ def test_rows_kept_for_forks_go_with_the_last_of_them(forest: Forest, order: lis
         after = forest.reachable(purged)
         assert after <= before
         before = after
-    kept = required_seqs(forest.lines, purged)
+    kept = _seqs(forest.lines, purged)
     assert {line.branch for line in forest.lines if line.branch in kept} == set()
 
 
@@ -94,11 +99,18 @@ def test_rows_kept_for_forks_go_with_the_last_of_them(forest: Forest, order: lis
 def test_a_chain_of_forks(purged: set[int], kept: dict[int, int]) -> None:
     """A fork of a fork keeps both of its ancestors."""
     chain = [BranchNode(1, 1, None, 0), BranchNode(2, 2, 1, 7), BranchNode(3, 3, 2, 9)]
-    assert required_seqs(chain, purged) == kept
+    assert _seqs(chain, purged) == kept
 
 
 def test_a_branch_of_the_same_session_keeps_nothing_alive() -> None:
     """However often it was undone and redone, all branches of a session are erased at once."""
     lines = [BranchNode(1, 1, None, 0), BranchNode(2, 1, 1, 3), BranchNode(3, 1, 2, 4)]
-    assert required_seqs(lines, {1}) == {}
-    assert required_seqs([*lines, BranchNode(4, 2, 3, 6)], {1}) == {3: 6, 2: 4, 1: 3}
+    assert _seqs(lines, {1}) == {}
+    assert _seqs([*lines, BranchNode(4, 2, 3, 6)], {1}) == {3: 6, 2: 4, 1: 3}
+
+
+def test_records_stay_up_to_the_last_that_a_fork_has() -> None:
+    """Also those of a branch that has no message of its own, and none that only the purged had."""
+    first, state_alone = BranchNode(1, 1, None, 0), BranchNode(2, 1, 1, 5, 3)
+    forks = [BranchNode(3, 2, 2, 5, 4), BranchNode(4, 3, 1, 2, 1), BranchNode(5, 1, 1, 7, 9)]
+    assert required_ends([first, state_alone, *forks], {1}) == {2: (5, 4), 1: (5, 3)}

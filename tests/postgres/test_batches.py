@@ -16,11 +16,13 @@ import holdfast
 from holdfast import Message, Session, Store, codec
 from holdfast.clock import EPOCH
 from holdfast.draft_parts import DraftChunk, DraftOpening
-from holdfast.errors import BadQuery, OutcomeUnknown, StoreUnavailable
-from holdfast.operations import append, turns
+from holdfast.errors import BadQuery, Conflict, OutcomeUnknown, StoreUnavailable
+from holdfast.operations import append, sessions, turns
+from holdfast.operations.session_changes import SessionUpdate
 from holdfast.session import number_of
+from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.protocol import Operation, Transaction
-from holdfast.values import Head, Text
+from holdfast.values import Head, SessionChanges, Text
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pauses import LONG, await_waiting, in_a_thread, touch, under_way
 from tests.postgres.proxy import Failure, Proxy
@@ -115,6 +117,40 @@ def test_an_operation_that_ends_its_thread_fails_alone(store: Store) -> None:
     with pytest.raises(_Interrupted):
         left.result()
     assert _texts(session) == ["a", "c"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_update_of_a_batch_that_was_rolled_back_is_compared_again(
+    store: Store, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    """Another process makes the same change meanwhile: only one of the two is acknowledged."""
+    session, other = store.session("k"), store.session("other")
+    there = open_store().get(session.id)
+    changes: SessionChanges = {"metadata": {"count": 1}, "expect_metadata": {"count": None}}
+    meanwhile: list[Callable[[], object]] = []
+    roll_back = Connection.roll_back
+
+    def fail_once(tx: Transaction) -> None:
+        tx.usage(session=number_of(other))  # A question: what was written before is sent.
+        if not meanwhile:
+            meanwhile.extend([lambda: None, lambda: there.update(**changes)])
+            raise _Interrupted
+
+    def let_the_other_in(connection: Connection) -> None:
+        roll_back(connection)
+        if len(meanwhile) > 1:
+            meanwhile.pop()()
+
+    monkeypatch.setattr(Connection, "roll_back", let_the_other_in)
+    with _gathering(store):
+        if not first:
+            store.backend.submit(_append(other, "before"))
+        update = sessions.update(number_of(session), SessionUpdate(changes))
+        updated = store.backend.submit(update)
+        store.backend.submit(fail_once)
+    with pytest.raises(Conflict, match="'count'"):
+        updated.result()
+    assert there.info().metadata == {"count": 1}
 
 
 def test_half_a_verb_is_not_stored_because_a_session_is_held(

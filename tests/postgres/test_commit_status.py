@@ -19,12 +19,15 @@ import pytest
 import holdfast
 from holdfast import Goal, Head, Message, Session
 from holdfast.aio import AsyncStore
-from holdfast.errors import OutcomeUnknown, TurnLost
+from holdfast.errors import Conflict, OutcomeUnknown, TurnLost
+from holdfast.storage.postgres import retry
+from holdfast.storage.postgres.commit_status import CommitStatus, resolve_commit
 from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.transaction import PostgresTransaction
 from holdfast.storage.rows import MessageRow
 from holdfast.url import parse_url
+from holdfast.values import SessionChanges
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pauses import LONG, Pauses, in_a_thread
 from tests.postgres.proxy import Proxy
@@ -113,6 +116,31 @@ def test_what_a_write_gave_is_given(here: Session, there: Session, between: Betw
         assert between.lose(lambda: turn.user("hello")).text == "hello"
     fork = between.lose(here.fork)
     assert [link.session_id for link in there.children()] == [fork.id]
+
+
+@pytest.mark.parametrize("write", ["update", "append", "rewind"])
+def test_an_update_that_was_not_stored_is_compared_again(
+    here: Session, there: Session, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    """Another process makes the same change meanwhile: only one of the two is acknowledged."""
+    changes: SessionChanges = {"metadata": {"count": 1}, "expect_metadata": {"count": None}}
+
+    def let_the_other_in(*given: object) -> CommitStatus | None:
+        status = resolve_commit(*given)  # type: ignore[arg-type]
+        if status is not None:
+            there.update(**changes)
+        return status
+
+    monkeypatch.setattr(retry, "resolve_commit", let_the_other_in)
+    writes: dict[str, Callable[[], object]] = {
+        "update": lambda: here.update(**changes),
+        "append": lambda: here.append(update=changes),
+        "rewind": lambda: here.rewind(4, update=changes),
+    }
+    proxy.failures.append("before the commit")
+    with pytest.raises(Conflict, match="'count'"):
+        writes[write]()
+    assert proxy.happened == ["before the commit"]
 
 
 def test_a_turn_that_is_taken_over_meanwhile_has_stored(

@@ -5,8 +5,10 @@ where they are made: one whenever all queued statements are sent and waited for.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -14,9 +16,11 @@ from psycopg.pq.abc import PGresult
 
 import holdfast
 from bench import material
-from holdfast import AsyncStore, File, Message, Session, Store
+from holdfast import AsyncStore, File, Message, Record, Session, Store, codec
+from holdfast.operations.records import put_store_record
 from holdfast.storage.postgres.connection import Connection, PendingResult
 from holdfast.storage.postgres.statements import SQL
+from holdfast.values import JSON
 from tests.postgres.conftest import OpenStore
 
 _Do = Callable[[Session], object]
@@ -144,6 +148,97 @@ def test_an_append_is_one_journey_for_who_wrote_the_last_ones(store: Store, coun
     assert found[: len(batches)] == found[len(batches) :]
 
 
+def _checkpoint(number: int, after: str | None = None, **files: File) -> Record:
+    given = msgspec.UNSET if after is None else after
+    return Record("checkpoint", key="thread", data={"step": number}, after=given, files=files)
+
+
+def test_a_record_is_one_journey_for_who_wrote_the_last_ones(store: Store, count: Count) -> None:
+    """With messages, with files, in a turn or alone, however many there are; read in one, too."""
+    session = store.session("s")
+    found = []
+    for _ in range(2):
+        for number in range(3):
+            session.append(Message.user("hello"), _checkpoint(number))
+        batches: list[list[Message | Record]] = [
+            [_checkpoint(1)],
+            [Message.user("hello"), _checkpoint(2)],
+            [_checkpoint(3, state=File(data=b"x" * 5_000))],
+        ]
+        for entries in batches:
+            count.clear()
+            session.append(*entries)
+            assert (count.round_trips, count.commits) == (1, 1)
+            found.append(count.seen())
+        with session.turn() as turn:
+            for number in range(3):
+                turn.record("step", number)
+            count.clear()
+            turn.record("step", 4)
+            assert (count.round_trips, count.commits) == (1, 1)
+        count.clear()
+        assert session.record("checkpoint", "thread") is not None
+        assert count.round_trips == 1
+        found.append(count.seen())
+        session.append(*(_checkpoint(number) for number in range(500)))
+    assert found[:4] == found[4:]
+
+
+def test_a_record_that_comes_after_another_is_read_once(
+    store: Store, open_store: OpenStore, count: Count
+) -> None:
+    """One round trip to read what it compares, one to write and commit; forks read no more."""
+    session = store.session("s")
+    session.append(Message.user("hello"), _checkpoint(0))
+    fork = session.fork()
+    other = open_store()
+    for writer in (session, session, fork, other.get(session.id), other.get(fork.id)):
+        count.clear()
+        found = writer.record("checkpoint", "thread")
+        assert found is not None
+        assert count.round_trips == 1
+        count.clear()
+        writer.append(Message.user("hello"), _checkpoint(1, found.id))
+        assert (count.round_trips, count.commits) == (2, 1)
+
+
+def test_a_record_of_the_store_is_two_round_trips(store: Store, count: Count) -> None:
+    """Its lock and what it replaces, then the write; three of them in a session's batch as one."""
+    last: str | None = None
+    for number in range(3):
+        count.clear()
+        last = store.put_record(Record("app", key="k", data=number, after=last)).id
+        assert (count.round_trips, count.commits) == (2, 1)
+    session = store.session("s")
+    count.clear()
+    shared = [Record("app", key=key, data=1, scope="all") for key in "abc"]
+    session.append(Message.user("hello"), *shared)
+    assert (count.round_trips, count.commits) == (2, 1)
+    count.clear()
+    found = store.record("app", "k")
+    assert found is not None
+    assert found.data == 2
+    assert count.round_trips == 1
+
+
+def test_records_of_the_store_that_arrive_together_are_written_one_by_one(
+    store: Store, count: Count
+) -> None:
+    """No transaction is begun that a lock would end at once."""
+    held = threading.Event()
+    first = store.backend.submit(lambda _: held.wait(60))
+    records = [Record("app", key=key, scope=None) for key in "abcde"]
+    waiting = [
+        store.backend.submit(put_store_record(codec.encode_record(one, datetime.now(UTC))))
+        for one in records
+    ]
+    count.clear()
+    held.set()
+    for one in (first, *waiting):
+        one.result()
+    assert (count.round_trips, count.commits) == (1 + 2 * len(waiting), 1 + len(waiting))
+
+
 def test_resuming_reads_the_same_whatever_the_length(store: Store, count: Count) -> None:
     """A session by its key and its last 50 messages."""
     found = []
@@ -155,6 +250,49 @@ def test_resuming_reads_the_same_whatever_the_length(store: Store, count: Count)
     assert found[0] == found[1]
     assert found[0][1] == 2
     assert found[0][2] < 70
+
+
+def test_a_message_is_read_by_its_id_whatever_the_length(store: Store, count: Count) -> None:
+    """Of a session in two round trips; of all sessions, the session is found before."""
+    found = []
+    for length in (_SHORT, _LONG):
+        session = store.session(f"of {length}")
+        material.lengthen(store, session, length)
+        name = session.messages(upto=5, limit=1)[0].id
+        counted = []
+        for read, most in ((session.message, 2), (lambda name: store.message(name)[1], 4)):
+            read(name)
+            count.clear()
+            assert read(name).id == name
+            counted.append(count.seen())
+            assert count.round_trips <= most
+        found.append(counted)
+    assert found[0] == found[1]
+
+
+def test_blobs_are_read_in_one_round_trip(store: Store, count: Count) -> None:
+    """However many they are."""
+    files = [File(data=b"%d" % number) for number in range(100)]
+    store.session("s").append(Message.user(files))
+    names = [codec.sha256_hex(file.data or b"") for file in files]
+    count.clear()
+    assert len(store.blobs(*names)) == 100
+    assert count.round_trips == 1
+
+
+def test_metadata_takes_no_round_trip_more(store: Store, count: Count) -> None:
+    """Its marks are sent with the session's row; a list by them is one statement."""
+    trips = []
+    given: list[dict[str, JSON]] = [{}, {"user": "42", "n": 1}]
+    for metadata in given:
+        count.clear()
+        session = store.create(metadata=metadata)
+        session.update(metadata={**metadata, "title": "t"})
+        trips.append(count.round_trips)
+    assert trips[0] == trips[1]
+    count.clear()
+    assert [info.id for info in store.sessions(metadata={"user": "42", "n": 1})] == [session.id]
+    assert count.round_trips == 1
 
 
 def test_listing_reads_a_page_whatever_the_number(open_store: OpenStore, count: Count) -> None:
@@ -187,6 +325,10 @@ _VERBS: dict[str, tuple[_Do, _Do]] = {
     "redo": (lambda s: s.redo(), lambda s: s.undo()),
     "rewind": (lambda s: s.rewind(8), lambda _: None),
     "clear": (lambda s: s.clear(), lambda _: None),
+    "exact rewind": (lambda s: s.rewind(7, exact=True), lambda _: None),
+    "rewind and update": (lambda s: s.rewind(8, update={"title": "t"}), lambda _: None),
+    "replace the end": (lambda s: s.replace([Message.user("x")], keep=s.head()), lambda _: None),
+    "amend": (lambda s: s.amend(s.head(), "x"), lambda _: None),
     "summarize": (lambda s: s.summarize("It is about a parcel."), lambda _: None),
     "window": (lambda s: s.window(max_tokens=2_000), lambda _: None),
 }
@@ -205,6 +347,33 @@ def test_a_verb_costs_the_same_whatever_the_length(store: Store, count: Count, v
         found.append(count.seen())
     assert found[0] == found[1]
     assert found[0][1] <= 12
+
+
+def test_a_pop_is_few_round_trips_whatever_the_length(store: Store, count: Count) -> None:
+    """Head, token, ancestry, one message; then all writes. The first has its ancestry cached."""
+    found = []
+    for length in (_SHORT, _LONG):
+        session = _session(store, length)
+        for _ in range(3):
+            count.clear()
+            assert session.pop() is not None
+            assert count.commits == 1
+            found.append((count.round_trips, count.rows))
+    assert found[:3] == found[3:]
+    assert all(round_trips <= 5 and rows <= 8 for round_trips, rows in found)
+
+
+def test_an_append_with_an_update_is_one_to_read_and_one_to_write(
+    store: Store, count: Count
+) -> None:
+    """Its session is read with the head, also by who wrote last: a cached head would not do."""
+    session = _session(store, _SHORT)
+    for _ in range(2):
+        session.append(*material.turn())
+    count.clear()
+    session.append(Message.user("x"), update={"title": "t"})
+    assert (count.round_trips, count.commits) == (2, 1)
+    assert session.info().title == "t"
 
 
 def test_appends_that_arrive_together_are_two_round_trips(store: Store, count: Count) -> None:

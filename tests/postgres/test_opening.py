@@ -17,6 +17,7 @@ from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.transaction import PostgresTransaction
 from holdfast.storage.protocol import Transaction
 from holdfast.url import parse_url
+from holdfast.values import JSON
 from tests.postgres.conftest import OpenStore
 from tests.servers import OWNER, WORKER, Postgres, as_user
 from tests.store_urls import with_options
@@ -70,6 +71,28 @@ def test_a_newer_format_is_refused_untouched(schema: str) -> None:
         holdfast.open(schema)
     with pytest.raises(SchemaTooNew):
         holdfast.open(schema, readonly=True)
+
+
+def test_a_store_of_an_older_format_is_searched_by_all_that_it_has(schema: str, bare: str) -> None:
+    """Metadata, keys and ids of messages, of every tenant, whatever text is in them."""
+    odd: dict[str, JSON] = {"odd \ud800": "\0", "n": 1, "deep": {"b": [1.0], "a": True}}
+    key = "k\ud800" + "é" * 200
+    for tenant in ("one", "two"):
+        with holdfast.open(schema, tenant=tenant) as store:
+            store.session(key, metadata=odd).append(holdfast.Message.user("x", id=tenant))
+            store.session("bare")
+    with psycopg.connect(bare, autocommit=True) as owner:
+        owner.execute("SET search_path = one")
+        owner.execute("DROP TABLE metadata_marks; ALTER TABLE sessions DROP COLUMN key_start")
+        owner.execute("DROP INDEX messages_by_own_id, messages_by_long_id")
+        owner.execute("UPDATE meta SET value = 4 WHERE name = 'version'")
+    for tenant in ("one", "two"):
+        with holdfast.open(schema, tenant=tenant) as store:
+            for name, value in odd.items():
+                assert [info.key for info in store.sessions(metadata={name: value})] == [key]
+            assert [info.key for info in store.sessions(key_prefix=key[:-1])] == [key]
+            assert store.message(tenant)[0].key == key
+            assert store.verify() == []
 
 
 def test_a_store_whose_tables_were_changed_is_left_alone(schema: str) -> None:

@@ -52,9 +52,9 @@ def optimistic(monkeypatch: pytest.MonkeyPatch) -> Optimism:
     found = Optimism()
     suppose, mistrust = OptimisticTransaction.assume_head, HeadCache.invalidate
 
-    def making(tx: OptimisticTransaction, known: CachedHead, ids: tuple[str, ...]) -> None:
+    def making(tx: OptimisticTransaction, known: CachedHead, *ids: tuple[str, ...]) -> None:
         found.made += 1
-        suppose(tx, known, ids)
+        suppose(tx, known, *ids)
 
     def mistrusting(standings: HeadCache, known: CachedHead) -> None:
         found.wrong += 1
@@ -143,7 +143,7 @@ def test_who_holds_the_session_meanwhile_is_waited_for(
     postgres_admin: psycopg.Connection,
 ) -> None:
     """The head is read when the others have committed: nothing of theirs is overwritten."""
-    (item,) = codec.encode_batch([Message.user("waiting")], datetime.now(UTC))
+    item = codec.encode(Message.user("waiting"), datetime.now(UTC))
     with under_way(open_store(), enqueue(number_of(here), item, 1)):
         stored = in_a_thread(lambda: here.append(Message.user("5")))
         await_waiting(postgres_admin)

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from holdfast.storage.metadata_marks import pair
 from holdfast.storage.postgres import search_snapshot
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.conninfo import parse_conninfo
@@ -38,18 +39,18 @@ _LARGE, _SMALL = Tenant("t", ""), Tenant("small", "")
 _TENANT = _LARGE.mark
 _COUNTS_ALL = {
     "stats", "stored_messages", "growth", "usage_by_day", "size", "missing_blobs", "damaged_blobs",
-    "sessions_without_head", "titled",
+    "sessions_without_head", "titled", "metadata_and_marks", "stray_mark",
 }  # fmt: skip
 _NO_TABLES = {
     "begin_reading", "begin_writing", "enter_reading", "enter_snapshot", "enter_writing",
     "enter_exclusive", "terminate_backend", "announce", "next_session", "server", "store_exists",
-    "list_end", "sessions_end",
+    "list_end", "sessions_end", "lock_store_records", "claim_tenant",
 }  # fmt: skip
-_PARTS = {name for name in SQL if name.startswith("sessions_by_")}
-_BY_THE_OWNER = {"put_version"}
+_PARTS = {"is_marked", *(name for name in SQL if name.startswith("sessions_by_"))}
+_BY_THE_OWNER = {"put_version", "sessions_with_metadata"}
 _OWN = (
     "tenants|sessions|heads|branches|messages|turns|tools|drafts|queue|queue_blobs|usage|blobs|"
-    "blob_uses"
+    "blob_uses|records|record_blobs|store_records|store_record_blobs|metadata_marks"
 )
 _SCAN = re.compile(rf"Seq Scan on ({_OWN})\b")
 
@@ -63,8 +64,10 @@ INSERT INTO sessions SELECT '{_TENANT}', n, md5(n::text)::bytea, 'k', 's', 'a', 
   NULL, 'm', '/', n, n % 100 = 0, n % 100 = 1, CASE WHEN n % 50 = 2 THEN n END, NULL, '{{}}',
   CASE WHEN n % 3 = 0 THEN md5((n / 2)::text)::bytea END, 'fork', NULL, md5('k' || n)::uuid,
   md5('s' || n % 200)::uuid, md5('a' || n % 200)::uuid, md5('c' || n % 200)::uuid,
-  md5('t' || n)::uuid, 't', md5('l' || n)::uuid, true
+  md5('t' || n)::uuid, 't', md5('l' || n)::uuid, true, NULL, ('k' || n)::bytea
 FROM generate_series(1, {_SESSIONS}) n;
+INSERT INTO metadata_marks SELECT '{_TENANT}', n, md5(e || (n % 200)::text)::uuid
+FROM generate_series(1, {_SESSIONS}) n CROSS JOIN unnest(ARRAY['e', 'f']) AS e;
 INSERT INTO heads SELECT '{_TENANT}', n, '{_TENANT}', 1, 8, 1, NULL, n, n, 0, 0, 0, 0, 0, 0, NULL,
   0, 0, 0 FROM generate_series(1, {_SESSIONS}) n;
 INSERT INTO branches SELECT '{_TENANT}', n, 1,
@@ -91,6 +94,17 @@ INSERT INTO blobs SELECT tenant, session::text, 'd' FROM heads
   WHERE whose = '{_TENANT}';
 INSERT INTO blob_uses SELECT tenant, session, 1, 1, session::text FROM heads
   WHERE whose = '{_TENANT}';
+INSERT INTO records SELECT '{_TENANT}', n % {_SESSIONS}, 1, n / {_SESSIONS}, n / {_SESSIONS},
+  n::text::bytea, md5(n::text)::uuid, 'k', md5('k')::uuid, 'x',
+  md5('x' || n / {_SESSIONS} % 2)::uuid, 0, 'body'
+FROM generate_series(1, {_MESSAGES}) n;
+INSERT INTO record_blobs SELECT tenant, session, 1, 1, session::text FROM heads
+  WHERE whose = '{_TENANT}';
+INSERT INTO store_records SELECT tenant, md5('i' || session)::uuid, session, 's', 'k', 'x',
+  md5('n' || session)::uuid, 'i', 0, CASE session % 3 WHEN 2 THEN ''::bytea END FROM heads
+  WHERE whose = '{_TENANT}';
+INSERT INTO store_record_blobs SELECT tenant, md5('i' || session)::uuid, session::text FROM heads
+  WHERE whose = '{_TENANT}';
 """
 
 
@@ -104,7 +118,10 @@ BEGIN
   FOR part IN SELECT * FROM (VALUES ('sessions', 'n'), ('heads', 'session'),
     ('branches', 'session'), ('messages', 'session'), ('turns', 'session'), ('tools', 'session'),
     ('drafts', 'session'), ('queue', 'session'), ('queue_blobs', 'session'), ('usage', 'session'),
-    ('blobs', 'sha256::bigint'), ('blob_uses', 'session')) AS parts (name, number)
+    ('blobs', 'sha256::bigint'), ('blob_uses', 'session'), ('records', 'session'),
+    ('record_blobs', 'session'), ('store_records', 'number'),
+    ('store_record_blobs', 'sha256::bigint'), ('metadata_marks', 'session'))
+    AS parts (name, number)
   LOOP
     EXECUTE format('INSERT INTO %I SELECT (jsonb_populate_record(t, %L)).* FROM %I t '
       'WHERE tenant = ''{_TENANT}'' AND %s <= {_FEW}',
@@ -201,12 +218,41 @@ def test_lists_of_few_use_an_index(full: psycopg.Connection, column: str) -> Non
     assert not _SCAN.search(plan), plan
 
 
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        ({"metadata": frozenset({pair("n", 1)})}, "metadata_by_mark"),
+        ({"metadata": frozenset({pair("n", 1), pair("m", 2)})}, "metadata_by_mark"),
+        ({"key_prefix": "slack:"}, "sessions_by_key_start"),
+    ],
+)
+def test_lists_by_name_use_an_index(
+    full: psycopg.Connection, wanted: dict[str, Any], index: str
+) -> None:
+    """What the metadata has, and how a key begins."""
+    ((text, _),) = _lists([wanted], alone=True).values()
+    plan = _plan(full, text)
+    assert index in plan, plan
+    assert not _SCAN.search(plan), plan
+
+
+def test_a_long_id_of_a_message_is_found_by_an_index_of_its_own(full: psycopg.Connection) -> None:
+    """An entry of the other index has no room for it."""
+    recorder = _Recorder()
+    snapshot = PostgresSnapshot(recorder, _LARGE, None, AncestryCache())
+    snapshot.sessions("message_id", "x" * 1001)
+    ((text, _),) = recorder.asked
+    plan = _plan(full, text)
+    assert "messages_by_long_id" in plan, plan
+    assert not _SCAN.search(plan), plan
+
+
 @pytest.fixture(scope="module")
 def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
     """The same with tables of which the server has no statistics yet."""
     url = postgres.database("plans_unknown")
     with psycopg.connect(url, autocommit=True, options="-c search_path=holdfast") as admin:
-        for table in ("heads", "messages", "sessions", "branches"):
+        for table in ("heads", "messages", "sessions", "branches", "records"):
             admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         admin.execute(_FILL)
     options = "-c search_path=holdfast -c plan_cache_mode=force_generic_plan"
@@ -225,6 +271,9 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
         ("highest_activity", "heads_by_activity"),
         ("messages_by_id", "messages_by_id"),
         ("messages", "messages_pkey"),
+        ("records_by_id", "records_by_id"),
+        ("records_of_key", "records_by_key"),
+        ("newest_records", "records_by_key"),
     ],
 )
 def test_an_append_finds_its_rows_by_their_own_index(
@@ -257,6 +306,7 @@ def _uuid(text: str) -> UUID:
 _SESSIONS_ASKED = list(range(1, 11))
 _BRANCHES_ASKED = (_SESSIONS_ASKED, [1] * 10)
 _HEAD = HeadRow(_N, (_N << 24) | 1, 1, 9, 1, None, 1, 1, Usage(), 0, None, 0, 0, 0)
+_SEGMENTS_ASKED = ([_N], [1], [0], [_LAST], [_LAST], _PAGE)
 _VALUES: dict[str, tuple[object, ...]] = {
     "session": (_N,),
     "count_forks": ([_ID],),
@@ -275,6 +325,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "branches": (_N,),
     "branches_from": (_N, 1),
     "path": (6, 1, 0),
+    "active_path": (6,),
     "root_branches": (_SESSIONS_ASKED,),
     "end_branch": (_N, 1, 8),
     "messages": (_N, 1, 1, 8),
@@ -285,6 +336,9 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "messages_by_id": ([_uuid("5"), _uuid("5005"), _uuid("new")],),
     "put_message": (_N, 1, 8, 0, False, b"body"),
     "blob": ("5",),
+    "blobs": (["5", "6", "7"],),
+    "add_marks": (_N, [_uuid("new")]),
+    "drop_other_marks": (_N, [_uuid("e5")]),
     "size_of_blobs": (_N,),
     "drop_blob_uses": (_N, 1, 1, 1),
     "drop_unused_blobs": (["5"],),
@@ -302,6 +356,24 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "usage": (_N,),
     "usage_of_model": (_uuid("m5"), _PAGE),
     "erasures": (),
+    "records": _SEGMENTS_ASKED,
+    "records_of_kind": (*_SEGMENTS_ASKED, _uuid("k"), b"k", b"x"),
+    "records_of_key": (*_SEGMENTS_ASKED, _uuid("k"), b"k", _uuid("x1"), b"x"),
+    "record_numbers_of_kind": (*_SEGMENTS_ASKED, _uuid("k"), b"k"),
+    "record_numbers_of_key": (*_SEGMENTS_ASKED, _uuid("k"), b"k", _uuid("x1"), b"x"),
+    "newest_records": (_N, [_uuid("k")], [b"k"], [_uuid("x1")], [b"x"]),
+    "first_record": (_N, 1),
+    "records_by_id": ([_uuid("5"), _uuid("5005"), _uuid("new")],),
+    "size_of_records": (_N,),
+    "drop_records": (_N, 1, [1]),
+    "drop_record_blobs": (_N, 1, [1]),
+    "cut_records": (_N, 1, 4, 9),
+    "cut_record_blobs": (_N, 1, 4, 9),
+    "store_records_by_name": ([_uuid("n5")],),
+    "store_records_by_id": ([_uuid("i5")],),
+    "store_records": (0, _PAGE),
+    "empty_store_record": (_uuid("i5"), 0),
+    "drop_store_record_blobs": (_uuid("i5"),),
 }
 _OF_ALL_SESSIONS: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(_COUNTS_ALL - {"size", "titled"}, ()),
@@ -322,6 +394,8 @@ _COMMON: tuple[dict[str, Any], ...] = (
     {"scope": "nobody"},
     {"agent": "nobody"},
     {"cwd": "nowhere"},
+    {"metadata": frozenset({pair("n", "nobody")})},
+    {"key_prefix": "nobody:"},
     {"pinned": False},
     {"archived": False},
     {"busy": False},
@@ -360,10 +434,11 @@ class _Recorder:
         return []
 
 
-def _lists(filters: Sequence[dict[str, Any]]) -> dict[str, Asked]:
+def _lists(filters: Sequence[dict[str, Any]], *, alone: bool = False) -> dict[str, Asked]:
     """The statements of lists: of all sessions, and of those that fit one or two of these."""
     found = {}
-    for wanted in ({}, *filters, *({**one, **two} for one, two in combinations(filters, 2))):
+    pairs = ({**one, **two} for one, two in combinations(filters, 2))
+    for wanted in filters if alone else ({}, *filters, *pairs):
         recorder = _Recorder()
         snapshot = PostgresSnapshot(recorder, _LARGE, None, AncestryCache())
         snapshot.list_sessions(SessionFilter(**wanted), before=None, limit=_PAGE)
@@ -379,6 +454,7 @@ _SOUGHT: dict[SessionField, tuple[object, ...]] = {
     "title_any_case": (_uuid("l5"), b"t"),
     "parent": (_ID,),
     "run_id": (_uuid("r5"), b"r"),
+    "message_id": (b"5",),
 }
 
 
@@ -506,6 +582,9 @@ _SCATTER = "".join(
         ("sessions", "n"), ("heads", "session"), ("branches", "session"),
         ("messages", "session || '.' || seq"), ("turns", "session"), ("usage", "session"),
         ("blobs", "sha256"), ("blob_uses", "session"),
+        ("records", "session || '.' || number"), ("record_blobs", "session"),
+        ("store_records", "number"), ("store_record_blobs", "sha256"),
+        ("metadata_marks", "session"),
     )
 )  # fmt: skip
 
@@ -550,6 +629,7 @@ _INDEXES: dict[SessionField, str] = {
     "title_any_case": "sessions_by_loose",
     "parent": "sessions_by_parent",
     "run_id": "turns_by_run",
+    "message_id": "messages_by_own_id",
 }
 
 

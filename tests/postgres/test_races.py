@@ -19,9 +19,10 @@ from holdfast import File, Message, Session, Store, codec, erasure
 from holdfast.clock import EPOCH
 from holdfast.errors import Diverged, StorageError
 from holdfast.operations import append, head_moves, session_import, sessions, turns
+from holdfast.operations.session_changes import SessionUpdate
 from holdfast.session import number_of
 from holdfast.storage.protocol import Operation, Transaction
-from holdfast.values import Head, Plan, SessionChanges
+from holdfast.values import Head, Plan
 from tests.postgres.conftest import OpenStore
 from tests.store_urls import with_options
 
@@ -159,7 +160,7 @@ def test_a_session_that_is_pinned_meanwhile_stays(
     """And it is pinned, as the acknowledged update says."""
     mine, yours = two
     old, plan = _two_sessions(mine)
-    changes = SessionChanges(pinned=True, title="precious", metadata={"a": 1})
+    changes = SessionUpdate({"pinned": True, "title": "precious", "metadata": {"a": 1}})
     pinning = sessions.update(number_of(old), changes)
     told, report = meeting.of(yours, pinning, lambda: mine.apply(plan))
     assert told.pinned
@@ -176,7 +177,7 @@ def test_a_session_that_goes_keeps_what_it_was_given_meanwhile(
     """A new title does not save it, but is not lost either."""
     mine, yours = two
     old, plan = _two_sessions(mine)
-    renaming = sessions.update(number_of(old), SessionChanges(title="renamed"))
+    renaming = sessions.update(number_of(old), SessionUpdate({"title": "renamed"}))
     _, report = meeting.of(yours, renaming, lambda: mine.apply(plan))
     assert report.trashed == (old.id,)
     assert mine.restore(old.id).title == "renamed"

@@ -5,14 +5,18 @@ looked at only behind the policy, row by row, even where an index has it.
 """
 
 import uuid
+from itertools import product
 from typing import Any
 
 import psycopg
 
 from holdfast import Message, Store
 from holdfast.session import number_of
+from holdfast.storage.postgres.conninfo import parse_conninfo
+from holdfast.storage.postgres.conversion import mark
 from holdfast.storage.postgres.snapshot import Tenant
 from holdfast.storage.postgres.statements import SQL
+from holdfast.url import parse_url
 from tests.postgres.conftest import OpenStore
 
 _MESSAGES, _SESSIONS, _PIECE = 3_000, 60, 50
@@ -68,6 +72,65 @@ def test_a_piece_is_read_and_no_more(
             assert row is not None
             touched[name] = _touched(row[0][0]["Plan"])
     assert max(touched.values()) <= 3 * _PIECE, touched
+
+
+_LAST = (1 << 63) - 1
+_NONE = uuid.UUID(int=0)
+_KIND, _KEY, _OTHER = mark("checkpoint"), mark("thread"), mark("of nobody")
+_BOUNDS = {  # first and last seq, last number
+    "the history": (0, _LAST, _LAST),
+    "at a message in the past": (0, 5, _LAST),
+    "a fork whose parent stored more behind the same message": (0, 10, 10),
+    "a fork that has none": (0, 10, 0),
+}
+_RECORDS = """
+INSERT INTO holdfast.records SELECT $1, $2, 1, n, least(n, 10), n::text::bytea, md5(n::text)::uuid,
+  'checkpoint', $4, CASE n % 2 WHEN 1 THEN 'thread'::bytea END,
+  CASE n % 2 WHEN 1 THEN $5 ELSE $6 END, 0, 'body' FROM generate_series(1, $3::integer) n
+"""
+
+
+def test_the_newest_record_is_one_look_up(
+    open_store: OpenStore, url: str, postgres_admin: psycopg.Connection
+) -> None:
+    """However many there are, of a key and without one: rows, and pages of the index."""
+    session = number_of(open_store().session("s"))
+    admin = psycopg.RawCursor(postgres_admin)
+    place = parse_conninfo(parse_url(url, {}), "process")
+    arguments: dict[str, Any] = {**place.driver_arguments(), "cursor_factory": psycopg.RawCursor}
+    with psycopg.connect(place.url, autocommit=True, **arguments) as worker:
+        worker.execute("SELECT set_config('holdfast.tenant', $1, false)", (str(_TENANT),))
+        for number in (100, 100_000):
+            admin.execute("TRUNCATE holdfast.records")
+            admin.execute(_RECORDS, (_TENANT, session, number, _KIND, _KEY, _NONE))
+            admin.execute("VACUUM ANALYZE holdfast.records")
+            for where, key in product(_BOUNDS, (_KEY, _NONE, _OTHER)):
+                name = {_KEY: b"thread", _NONE: b"", _OTHER: b"of nobody"}[key]
+                columns = [[session], [1], *([bound] for bound in _BOUNDS[where])]
+                values = (*columns, 1, _KIND, b"checkpoint", key, name)
+                rows, pages = _cost(worker, "records_of_key", *values)
+                assert (where, rows) <= (where, 1)
+                assert (where, pages) <= (where, 10)
+            rows, pages = _cost(worker, "records", [session], [1], [0], [5], [_LAST], 1)
+            assert rows == 1
+            assert pages <= 10
+            page = ([session], [1], [0], [_LAST], [number // 2], 20)
+            rows, pages = _cost(worker, "records", *page)
+            assert rows == 21  # one of them is where the page begins
+            assert pages <= 30
+            names = ([_KIND], [b"checkpoint"], [_KEY], [b"thread"])
+            rows, pages = _cost(worker, "newest_records", session, *names)
+            assert rows <= 4  # with the head and its branch
+            assert pages <= 20
+
+
+def _cost(worker: psycopg.Connection, name: str, *values: object) -> tuple[int, int]:
+    """Return how many rows a statement reads, and how many pages."""
+    text = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL[name]}"
+    row = worker.execute(text, [_TENANT, *values]).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return _touched(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
 def test_a_whole_history_would_be_noticed() -> None:

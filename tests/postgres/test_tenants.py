@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from holdfast import Message, Store, Usage
+from holdfast import File, Message, Record, Store, Usage
 from holdfast.errors import SessionNotFound
 from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.postgres.conninfo import parse_conninfo
@@ -17,7 +17,8 @@ from tests.store_urls import with_options
 
 _TABLES = (
     "tenants", "sessions", "heads", "branches", "messages", "turns", "tools", "drafts", "queue",
-    "queue_blobs", "usage", "blobs", "blob_uses",
+    "queue_blobs", "usage", "blobs", "blob_uses", "records", "record_blobs", "store_records",
+    "store_record_blobs", "metadata_marks",
 )  # fmt: skip
 _A, _B = Tenant("A", "holdfast"), Tenant("B", "holdfast")
 
@@ -26,11 +27,13 @@ _A, _B = Tenant("A", "holdfast"), Tenant("B", "holdfast")
 def link(url: str, open_store: OpenStore) -> Iterator[Connection]:
     """A connection as the pool has them, in a store with something of A in every table."""
     store = open_store(tenant="A")
-    session = store.session("k")
+    session = store.session("k", metadata={"user": "42"})
     turn = session.turn(run_id="r")
     turn.__enter__()
     turn.tool_started("c")
     turn.assistant("x" * 100_000, usage=Usage(1))
+    files = {"f": File(data=b"x" * 2_000)}
+    session.append(Record("k", files=files), Record("k", scope=None, files=files))
     reply = turn.stream()
     reply.write("it is")
     reply.flush()

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import File, Message
+from holdfast import File, Message, Record
 from holdfast.errors import Damaged
 from holdfast.session import number_of
 from tests.postgres.conftest import OpenStore
@@ -16,8 +16,9 @@ _LARGE = "of a large part " * 5_000
 def store(open_store: OpenStore) -> holdfast.Store:
     """A store with two sessions: of one, everything occurs; the other is a fork of it."""
     store = open_store()
-    session = store.session("a", title="Parcel")
+    session = store.session("a", title="Parcel", metadata={"user": "42", "n": 1})
     session.append(Message.user(_LARGE), Message.user([File(data=b"of a file")]))
+    session.append(Record("k", key="x", files={"state": File(data=_LARGE[::-1].encode())}))
     session.enqueue([File(data=b"of queued input")])
     session.fork(key="fork").append(Message.user("x"))
     store.session("whole").append(Message.user("x"))
@@ -49,6 +50,12 @@ def _damage(admin: psycopg.Connection, statement: str, *values: object) -> None:
         ("DELETE FROM holdfast.queue_blobs WHERE session = %s", "queued input is missing"),
         ("DELETE FROM holdfast.queue WHERE session = %s", "counts 1 queued inputs and has 0"),
         ("DELETE FROM holdfast.blob_uses WHERE session = %s", "not recorded for it"),
+        (
+            "UPDATE holdfast.records SET key = '\\xff' WHERE session = %s",
+            "does not match its checksum",
+        ),
+        ("UPDATE holdfast.heads SET records = NULL WHERE session = %s", "not counted by the head"),
+        ("DELETE FROM holdfast.record_blobs WHERE session = %s", "not recorded for it"),
     ],
 )
 def test_a_damaged_row_is_reported_and_costs_only_its_session(
@@ -65,6 +72,36 @@ def test_a_damaged_row_is_reported_and_costs_only_its_session(
     assert [m.text for m in whole.messages()] == ["x", "goes on"]
     with pytest.raises(Damaged):
         session.append(Message.user("x"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("DELETE FROM holdfast.metadata_marks WHERE session = %s", {"a"}),
+        ("UPDATE holdfast.metadata_marks SET session = session + 1 WHERE session = %s",
+         {"a", "fork"}),
+        ("UPDATE holdfast.metadata_marks SET mark = md5(mark::text)::uuid WHERE session = %s",
+         {"a"}),
+        ("UPDATE holdfast.metadata_marks SET session = 1000000 WHERE session = %s", {"a", None}),
+    ],
+)  # fmt: skip
+def test_marks_that_differ_from_the_metadata_are_reported_and_stop_nothing(
+    store: holdfast.Store,
+    postgres_admin: psycopg.Connection,
+    statement: str,
+    found: set[str | None],
+) -> None:
+    """What they find is compared with the metadata; an update makes them right."""
+    session = store.session("a")
+    _damage(postgres_admin, statement, number_of(session))
+    names = {info.id: info.key for info in store.sessions()}
+    damage = store.verify()
+    assert {names.get(one.session_id or "") for one in damage} == found
+    assert not any(one.blocking for one in damage)
+    assert store.sessions(metadata={"user": "42"}).items == ()
+    session.update(metadata={"n": 2})
+    assert [info.key for info in store.sessions(metadata={"user": "42"})] == ["a"]
+    assert "a" not in {names.get(one.session_id or "") for one in store.verify()}
 
 
 def test_a_session_whose_title_is_not_text_is_listed_as_damaged(

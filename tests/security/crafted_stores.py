@@ -17,8 +17,10 @@ from typing import Any, Final, Self, TypeAlias
 import apsw
 
 import holdfast
-from holdfast import File, Goal, Message, Text, Thinking, ToolCall, codec
-from holdfast.storage.sqlite.tables import bind_json
+from holdfast import File, Goal, Message, Record, Text, Thinking, ToolCall, codec
+from holdfast.storage.rows import RecordRow
+from holdfast.storage.sqlite.record_tables import record_values
+from holdfast.storage.sqlite.tables import bind_json, message_rowid
 from holdfast.values import Usage
 from tests.cli.shell import crash
 from tests.storage.damage_cases import seal
@@ -29,6 +31,7 @@ KEYS: Final = ("main", "side", "busy", "aside")
 _PARCEL: Final = (
     b'{"role":"user","at":"2026-01-01T00:00:00Z","parts":[{"type":"text","text":"parcel"}]}'
 )
+_STATE: Final = b'{"at":"2026-01-01T00:00:00Z","data":1}'
 Value: TypeAlias = str | bytes | int | float | None
 
 
@@ -50,7 +53,13 @@ def whole_store(path: Path) -> None:
         main.undo()
         main.append(Message.user("once more, the parcel"))
         main.enqueue("queued parcel")
+        main.append(Record("state", key="a", data={"n": 1}), Record("state", data=[2]))
+        main.append(Record("large", data="state " * 20_000, files={"a": File(data=b"f" * 2_000)}))
+        main.append(
+            Record("profile", data=1, scope="desk"), Record("profile", data=2, scope="desk")
+        )
         side = store.get("main").fork(key="side")
+        side.append(Record("state", key="a", data={"n": 2}))
         side.append(Message.user("a fork of the parcel"))
         side.fork(key="aside").append(Message.user("a fork of a fork, parcel"))
         store.create(key="busy")
@@ -108,6 +117,30 @@ class Crafted:
             "INSERT INTO messages VALUES (?, ?, NULL, ?, ?)",
             place, name, codec.checksum(name, None, body), bind_json(body),
         )  # fmt: skip
+
+    def add_record(self, row: RecordRow, branch: int) -> None:
+        place = message_rowid(branch, row.number)
+        marks = ", ".join("?" * 7)
+        self.run(f"INSERT INTO records VALUES ({marks})", place, *record_values(row))  # noqa: S608
+
+    def records(self, **values: Value) -> Self:
+        """Set columns of all records, and make their checksums right as far as they can be."""
+        self.rows("records", **values)
+        return self._seal("records", "place", "place & 4294967295, seq, id, kind, key")
+
+    def store_records(self, **values: Value) -> Self:
+        """Set columns of all records of the store, as `records` does."""
+        self.rows("store_records", **values)
+        return self._seal("store_records", "n", "scope, kind, key, id")
+
+    def _seal(self, table: str, number: str, columns: str) -> Self:
+        found: list[Any] = self.run(f"SELECT {number}, {columns}, CAST(body AS BLOB) FROM {table}")  # noqa: S608
+        for n, *covered, body in found:
+            with suppress(TypeError, ValueError):
+                names = [codec.decode_text(v) if isinstance(v, bytes) else v for v in covered]
+                crc = codec.record_checksum(*names, body=body or b"")
+                self.run(f"UPDATE {table} SET crc = ? WHERE {number} = ?", crc, n)  # noqa: S608
+        return self
 
     def blob(self, data: bytes) -> str:
         name = codec.sha256_hex(data)
@@ -227,10 +260,11 @@ _JSON_VALUES: Final[tuple[object, ...]] = (
 )  # fmt: skip
 
 
-def add_chain(store: Crafted, length: int, *, hollow: bool) -> None:
+def add_chain(store: Crafted, length: int, *, hollow: bool, with_records: bool = False) -> None:
     """Add sessions that each fork the one before, the first of them `main`.
 
-    Each has a message of its own, or is `hollow` and starts where the one before it does.
+    Each has a message of its own, or is `hollow` and starts where the one before it does; and a
+    record of its own, if they are `with_records`.
     """
     session, branch, activity = (
         int(str(store.one(f"SELECT max({name}) FROM {table}")))  # noqa: S608
@@ -246,14 +280,17 @@ def add_chain(store: Crafted, length: int, *, hollow: bool) -> None:
             session + n, f"chain{n}", first[0] if n == 1 else f"chain{n - 1}",
         )  # fmt: skip
         store.run(
-            "INSERT INTO branches VALUES (?, ?, 1, ?, ?, ?, NULL, 5, 'start', ?, 0)",
+            "INSERT INTO branches VALUES (?, ?, 1, ?, ?, ?, NULL, 5, 'start', ?, 0, ?)",
             branch + n, session + n, start if n == 1 else branch + n - 1, at, at, f"token{n}",
+            1 if hollow and with_records else None,
         )  # fmt: skip
         store.run(
             "INSERT INTO heads VALUES (?, 1, ?, 1, ?, 0, NULL, 5, ?, 0, 0, 0, 0, 0, 0, 'parcel', "
-            "0, 0, 0, 0)",
-            session + n, branch + n, at + (not hollow), activity + n,
+            "0, 0, 0, 0, ?)",
+            session + n, branch + n, at + (not hollow), activity + n, 1 if with_records else None,
         )  # fmt: skip
+        if with_records:
+            store.add_record(RecordRow.create(1, at, f"r{n}", ("state", None), _STATE), branch + n)
         if not hollow:
             store.add_message(branch + n << 32 | n + 1, _PARCEL)
 
@@ -465,6 +502,54 @@ for _name, _count in (("largest", LARGEST), ("negative", -LARGEST - 1)):
     ])  # fmt: skip
 
 
+# Records.
+for _seq in (0, 900, -1, 2**32 - 2, LARGEST):
+    CASES[f"records lie behind message {_seq}"] = _with(
+        _seq, lambda store, seq: store.records(seq=seq)
+    )
+for _number in (None, 0, 1, -1, 2**31 - 1, LARGEST):
+    CASES[f"heads count {_number} records"] = _set("heads", records=_number)
+    CASES[f"branches have {_number} records of their parents"] = _set(
+        "branches", fork_record=_number
+    )
+CASES["records are of a branch that is not there"] = lambda store: (
+    store.run("UPDATE records SET place = place + (77 << 32)"),
+    store.records(),
+)
+CASES["a record has the last number there is"] = lambda store: (
+    store.run("UPDATE records SET place = place | 4294967295 WHERE place IN "
+              "(SELECT max(place) FROM records GROUP BY place >> 32)"),
+    store.records(),
+)  # fmt: skip
+CASES["records go back"] = lambda store: (
+    store.run("UPDATE records SET seq = 9 - (place & 4294967295)"),
+    store.records(),
+)
+CASES["records of the store are all current"] = lambda store: store.store_records(body="{}")
+CASES["all ids of records are equal"] = lambda store: store.records(id="x").store_records(id="x")
+for _value in (5, 2.5, b"\xff\xfe", b"", "", b"plain", "\0x"):
+    CASES[f"names of records are {_value!r}"] = _with(
+        _value,
+        lambda store, value: store.records(id=value, kind=value, key=value).store_records(
+            scope=value, kind=value, key=value, id=value
+        ),
+    )
+    CASES[f"bodies of records are {_value!r}"] = _with(
+        _value, lambda store, value: store.records(body=value).store_records(body=value)
+    )
+for _value in (
+    '{"at":"2026-01-01T00:00:00Z","data":' + "[" * DEEP + "]" * DEEP + "}",
+    '{"at":"2026-01-01T00:00:00Z","data":NaN}',
+    '{"at":"2026-01-01T00:00:00"}',
+    '{"at":"2026-01-01T00:00:00Z","data_sha256":"../../etc/passwd"}',
+    '{"at":"2026-01-01T00:00:00Z","files":{"a":{"sha256":"x","size":-5}}}',
+    '{"at":"2026-01-01T00:00:00Z","files":{"a":5}}',
+):
+    CASES[f"bodies of records are {_value[:60]}"] = _with(
+        _value, lambda store, value: store.records(body=value).store_records(body=value)
+    )
+
+
 # Types that a column may not have.
 CASES["provenance is {}"] = _set("sessions", provenance="{}")
 for _value in (5, 2.5, b"\xff\xfe", b"", "", b"plain", "text", "\0x"):
@@ -648,7 +733,10 @@ CASES["tables are empty"] = lambda store: [
     store.run(f"DELETE FROM {table}")  # noqa: S608
     for table in ("sessions", "branches", "heads", "meta", "tenants")
 ]
-for _table in ("sessions", "branches", "heads", "meta", "tenants", "turns", "messages", "blobs"):
+for _table in (
+    "sessions", "branches", "heads", "meta", "tenants", "turns", "messages", "blobs",
+    "metadata_marks",
+):  # fmt: skip
     CASES[f"the table {_table} is empty"] = _with(
         _table,
         lambda store, table: store.run(
@@ -658,6 +746,13 @@ for _table in ("sessions", "branches", "heads", "meta", "tenants", "turns", "mes
 CASES["blobs are others"] = _set("blobs", data=b"another")
 CASES["blobs are texts"] = lambda store: store.run("UPDATE blobs SET data = x'ffff'")
 CASES["a blob is used by a message that is not there"] = _set("blob_uses", blob=LARGEST)
+CASES["marks of metadata are another session's"] = lambda store: store.run(
+    "UPDATE metadata_marks SET session = ?", store.number("side")
+)
+CASES["marks of metadata are those of all"] = lambda store: store.run(
+    "INSERT OR IGNORE INTO metadata_marks SELECT n, mark, s.tenant FROM sessions s, metadata_marks"
+)
+CASES["marks of metadata are of no session"] = _set("metadata_marks", session=LARGEST)
 
 
 # Schemas.

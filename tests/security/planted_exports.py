@@ -8,9 +8,9 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.transfer.format import EndLine, Record, decode_line, encode_line
+from holdfast.transfer.format import AnyLine, EndLine, decode_line, encode_line
 
-Edit = Callable[[list[Record]], Sequence[Record]]
+Edit = Callable[[list[AnyLine]], Sequence[AnyLine]]
 
 
 def rewrite(file: Path, edit: Edit = list, renamed: Mapping[str, str] = {}) -> Path:

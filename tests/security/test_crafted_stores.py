@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
 import pytest
 
 import holdfast
-from holdfast import Message, Raw
+from holdfast import Message, Raw, Record
 from holdfast.clock import EPOCH
-from holdfast.codec import decode, encode_batch
-from holdfast.errors import Damaged
+from holdfast.codec import decode, encode
+from holdfast.errors import Conflict, Damaged
 from holdfast.search import index_file
 from holdfast.validation import MAX_DEPTH
 from holdfast.values import JSON
@@ -29,7 +30,8 @@ from tests.security.crafted_stores import CASES, RandomChanges, add_chain, craft
 
 _READS = ("ls", "tree main", "show main", "search parcel", "stats", "doctor")
 _COMMANDS = (
-    *_READS, "ls --all --json", "ls --text parcel", "tree side --json", "show busy",
+    *_READS, "ls --metadata a:=1 --key-prefix m", "ls --all --json", "ls --text parcel",
+    "tree side --json", "show busy",
     "show main --tools --thinking --branch 1", "log", "log main --json",
     "search parcel --all-branches --around 2", "search parcel --session side --json",
     "window main", "window side --json --max-tokens 100", "export -o out.jsonl",
@@ -39,6 +41,7 @@ _COMMANDS = (
     "purge side -y",
 )  # fmt: skip
 _QUICK = (
+    "marks of metadata are those of all",
     "a session is its own parent",
     "sessions are each other's parents",
     "branches are each other's parents",
@@ -64,7 +67,15 @@ _QUICK = (
     "names have escapes and newlines",
     "a generated column takes memory",
     "messages are a view",
+    "records lie behind message 900",
+    "branches have 2147483647 records of their parents",
 )
+_RECORD_CASES = [
+    pytest.param(name, marks=pytest.mark.long if number % 4 else ())
+    for number, name in enumerate(name for name in CASES if "record" in name)
+]
+# What nothing shows to be wrong.
+_POSSIBLE_RECORDS = {"heads count 2147483647 records", "all ids of records are equal"}
 
 
 @pytest.fixture(scope="module")
@@ -229,12 +240,46 @@ def test_what_changes_no_result_is_no_reason_to_refuse_a_file(shell: Shell, name
 
 
 @pytest.mark.parametrize("hollow", [True, False], ids=["hollow", "whole"])
-def test_a_chain_of_forks_costs_its_length(shell: Shell, *, hollow: bool) -> None:
-    """Forks of forks without a message of their own, which no store has, are not all walked."""
+@pytest.mark.parametrize("with_records", [True, False], ids=["records", "none"])
+def test_a_chain_of_forks_costs_its_length(
+    shell: Shell, *, hollow: bool, with_records: bool
+) -> None:
+    """Forks of forks without a message of their own, which no store has, are not all walked.
+
+    Those with records and no message are.
+    """
     with crafted(shell.store) as store:
-        add_chain(store, 1_000, hollow=hollow)
+        add_chain(store, 1_000, hollow=hollow, with_records=with_records)
     for command in _READS:
         _check(command, shell.run(*command.split()))
+    with holdfast.open(shell.store, readonly=True) as opened:
+        if not hollow or with_records:
+            newest = opened.get("chain1000")
+            assert newest.messages(limit=1)[0].seq == newest.head().seq
+            assert (newest.record("state") is not None) is with_records
+
+
+@pytest.mark.parametrize("name", _RECORD_CASES)
+def test_records_that_cannot_be_are_damage_or_as_they_are(shell: Shell, name: str) -> None:
+    """Nothing but damage is raised, and what no store writes is found by verify."""
+    with crafted(shell.store) as store:
+        whole = store.run("SELECT * FROM records"), store.run("SELECT * FROM heads")
+        CASES[name](store)
+        changed = whole != (store.run("SELECT * FROM records"), store.run("SELECT * FROM heads"))
+    with holdfast.open(shell.store) as opened:
+        for key in ("main", "side"):
+            for kind, named in (("state", "a"), ("state", None), ("large", None)):
+                with suppress(Damaged):
+                    opened.get(key).record(kind, named)
+                with suppress(Damaged):
+                    opened.get(key).record(kind, named, at=1)
+            with suppress(Damaged, Conflict):
+                opened.get(key).append(Record("state", data=1), Record("profile", scope="desk"))
+        assert opened.verify() or not changed or name in _POSSIBLE_RECORDS
+        opened.salvage(str(shell.store.with_name("salvaged.db")))
+    with holdfast.open(shell.store.with_name("salvaged.db")) as salvaged:
+        assert salvaged.verify() == []
+        salvaged.get("main").append(Record("state", data="goes on"))
 
 
 def test_an_index_entry_that_differs_from_its_row_ends_a_list(shell: Shell) -> None:
@@ -250,6 +295,25 @@ def test_an_index_entry_that_differs_from_its_row_ends_a_list(shell: Shell) -> N
         store.show(entry)
     for command in ("ls", "ls --all", "log", "search parcel", "doctor"):
         _check(command, shell.run(*command.split()))
+
+
+def test_a_newest_record_that_its_index_lacks_is_damage(shell: Shell) -> None:
+    """An older state is never returned for the newest one."""
+    rows = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema WHERE name = ?"
+    with holdfast.open(shell.store) as opened:
+        opened.get("main").fork(key="late")
+    with crafted(shell.store) as store:
+        (entry,) = store.run(rows, "records_by_key")
+        store.hide("records_by_key")
+    with crafted(shell.store) as store:
+        store.run("UPDATE records SET kind = 'state', key = 'a' WHERE kind = 'large'")
+        store.records()
+    with crafted(shell.store) as store:
+        store.show(entry)
+    with holdfast.open(shell.store, readonly=True) as opened:
+        for key in ("main", "late"):
+            with pytest.raises(Damaged, match="its index does not have"):
+                opened.get(key).record("state", "a")
 
 
 def test_a_head_beyond_what_a_file_holds_is_damage(shell: Shell) -> None:
@@ -305,7 +369,7 @@ def test_brackets_in_a_text_are_no_depth() -> None:
     for _ in range(MAX_DEPTH - 1):
         value = [value]
     message = Message.user([Raw("x", value)], metadata={"a": value})
-    (item,) = encode_batch([message], EPOCH)
+    item = encode(message, EPOCH)
     found = decode(item.body, id="m", seq=1, turn_id=None, blob=lambda _: None)
     assert (found.parts, found.metadata) == (message.parts, message.metadata)
 

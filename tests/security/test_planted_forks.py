@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, Session, Store
-from holdfast.transfer.format import BlobLine, EndLine, MessageLine, Record
+from holdfast.transfer.format import AnyLine, BlobLine, EndLine, MessageLine
 from holdfast.values import Relation
 from tests.security.planted_exports import Edit, rewrite
 from tests.store_urls import KINDS, Kind, place
@@ -34,12 +34,12 @@ def _fork_of(own: Session, file: Path, edit: Edit) -> str:
     return fork.id
 
 
-def _without_messages(records: list[Record]) -> list[Record]:
+def _without_messages(records: list[AnyLine]) -> list[AnyLine]:
     parent = records[0].session if not hasattr(records[0], "data") else ""
     return [r for r in records if not (isinstance(r, MessageLine) and r.session == parent)]
 
 
-def _cut_off(records: list[Record]) -> list[Record]:
+def _cut_off(records: list[AnyLine]) -> list[AnyLine]:
     """Return the fork, then the beginning of its parent."""
     end = next(at for at, record in enumerate(records) if isinstance(record, EndLine))
     parent = _without_messages(records[:end])
@@ -119,5 +119,5 @@ def test_a_private_file_was_given_to_a_message_that_has_its_hash(
         assert store.verify() == []
 
 
-def _without_blobs(records: list[Record]) -> list[Record]:
+def _without_blobs(records: list[AnyLine]) -> list[AnyLine]:
     return [record for record in records if not isinstance(record, BlobLine)]

@@ -57,6 +57,22 @@ def test_a_name_of_ones_own_was_taken_by_an_import(store: Store, tmp_path: Path)
     assert store.get("r").messages()[0].text == "of a stranger"
 
 
+def test_an_id_of_ones_own_message_was_taken_by_an_import(store: Store, tmp_path: Path) -> None:
+    """It would have been ambiguous, or the stranger's; alone, the stranger's is found."""
+    own = _own(store, key="mine")
+    taken = own.messages()[0].id
+    with holdfast.open("memory:") as there:
+        for name in (taken, "only theirs"):
+            there.create().append(Message.user("of a stranger", id=name))
+        there.export(tmp_path / "1.jsonl", redact=None)
+    store.import_(tmp_path / "1.jsonl")
+    assert store.message(taken)[0].id == own.id
+    assert store.message("only theirs")[1].text == "of a stranger"
+    fork = own.fork()
+    store.trash(own.id)
+    assert store.message(taken)[0].id == fork.id
+
+
 def test_an_import_that_was_continued_is_a_session_like_any_other(
     store: Store, tmp_path: Path
 ) -> None:

@@ -26,7 +26,12 @@ from holdfast.storage.sqlite.repair.verify import verify_file
 from holdfast.storage.sqlite.tables import TABLES as CHECKSUMMED_TABLES
 from holdfast.values import SalvageReport
 
-TABLES = (*CHECKSUMMED_TABLES, "messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta")
+RECORD_TABLES = ("records", "record_blobs", "store_records", "store_record_blobs")
+TABLES = (
+    *CHECKSUMMED_TABLES,
+    *RECORD_TABLES,
+    *("messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta", "metadata_marks"),
+)
 REMADE = {"meta", "quarantine"}  # What a salvaged store has of its own.
 Content = dict[str, list[tuple[Any, ...]]]
 
@@ -101,6 +106,11 @@ def messages_of(content: Content) -> set[tuple[Any, ...]]:
     return {(row[1], row[3], row[5], row[9]) for row in content["messages"]}
 
 
+def records_of(content: Content) -> set[tuple[Any, ...]]:
+    """Place, seq, id, kind, key and body."""
+    return {(*row[1:11:2], row[13]) for row in content["records"]}
+
+
 def session_ids(content: Content) -> set[str]:
     return {row[5].decode() for row in content["sessions"]}
 
@@ -111,22 +121,35 @@ def carried(content: Content) -> Content:
 
 def _readable(path: Path, truth: Content) -> set[tuple[Any, ...]]:
     """The messages that somebody who looks for each by its place finds as they were."""
-    query = (
-        "SELECT place, CAST(id AS BLOB), turn, CAST(body AS BLOB), crc "
-        "FROM messages NOT INDEXED WHERE place = ?"
-    )
-    found = set()
+    columns = "place, CAST(id AS BLOB), turn, CAST(body AS BLOB)"
+    return {
+        (place, name, turn, body)
+        for (place, name, turn, body), crc in _found(path, columns, messages_of(truth), "messages")
+        if crc == codec.checksum(codec.decode_text(name), turn, body)
+    }
+
+
+def _readable_records(path: Path, truth: Content) -> set[tuple[Any, ...]]:
+    """The records that are found so."""
+    names = ("id", "kind", "key")
+    columns = f"place, seq, {', '.join(f'CAST({n} AS BLOB)' for n in names)}, CAST(body AS BLOB)"
+    return {row for row, _ in _found(path, columns, records_of(truth), "records")}
+
+
+def _found(
+    path: Path, columns: str, rows: set[tuple[Any, ...]], table: str
+) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """Yield those of these rows that are found by their places, and their checksums."""
+    query = f"SELECT {columns}, crc FROM {table} NOT INDEXED WHERE place = ?"  # noqa: S608
     connection = open_damaged(path)
-    for message in messages_of(truth):
+    for row in rows:
         try:
-            for *values, crc in connection.execute(query, (message[0],)):
-                name = codec.decode_text(message[1])
-                if tuple(values) == message and crc == codec.checksum(name, *message[2:]):
-                    found.add(message)
-        except apsw.Error:
+            for *values, crc in connection.execute(query, (row[0],)):
+                if tuple(values) == row:
+                    yield row, crc
+        except (apsw.Error, UnicodeDecodeError):
             continue
     connection.close()
-    return found
 
 
 def _without_lost_blobs(messages: set[tuple[Any, ...]], salvaged: Content) -> set[tuple[Any, ...]]:
@@ -135,7 +158,7 @@ def _without_lost_blobs(messages: set[tuple[Any, ...]], salvaged: Content) -> se
     return {
         message
         for message in messages
-        if b'"type":"blob"' not in message[3] or any(sha in message[3] for sha in kept)
+        if b'"type":"blob"' not in message[-1] or any(sha in message[-1] for sha in kept)
     }
 
 
@@ -146,6 +169,7 @@ def check_case(folder: Path, data: bytes, truth: Content) -> SalvageReport | Non
     now = content_of(path)
     assert damage or now == truth, "damage was not noticed"
     readable = _readable(path, truth)
+    records = _readable_records(path, truth)
     try:
         report = salvage(path, target, copy_store)
     except Damaged:
@@ -158,9 +182,22 @@ def check_case(folder: Path, data: bytes, truth: Content) -> SalvageReport | Non
     assert salvaged is not None
     missing = _without_lost_blobs(readable, salvaged) - messages_of(salvaged)
     assert not missing, f"not salvaged: {[hex(message[0]) for message in missing]}"
+    _check_records(records, salvaged)
     assert report.damage or carried(salvaged) == carried(truth)
     assert report.messages + report.quarantined >= len(readable)
     return report
+
+
+def _check_records(readable: set[tuple[Any, ...]], salvaged: Content) -> None:
+    """Each record that could be read is there, or its branch, data or checksum is lost."""
+    branches = {row[1] for row in salvaged["branches"]}
+    kept = {blob[5] for blob in salvaged["blobs"]}
+    bodies = {(row[0], row[-1]) for row in records_of(salvaged)}
+    set_aside = {row[7] for row in salvaged["quarantine"]}
+    for row in readable:
+        needed = codec.record_blob_hashes(row[-1])[0]
+        if row[0] >> 32 in branches and all(name.encode() in kept for name in needed):
+            assert (row[0], row[-1]) in bodies or row[-1] in set_aside, f"lost: {row}"
 
 
 def flipped(data: bytes, at: int, bit: int) -> bytes:

@@ -9,7 +9,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import holdfast
-from holdfast import File, Message, ToolCall, Usage
+from holdfast import File, Message, Record, ToolCall, Usage
 from holdfast.errors import BadQuery
 from holdfast.session import number_of
 from holdfast.values import (
@@ -39,6 +39,9 @@ class Story:
         self._count = 0
         self._verbs: dict[Callable[[holdfast.Session], object], int] = {
             self._append: 16,
+            self._keep_state: 12,
+            self._share_state: 2,
+            self._drop: 2,
             self._turn: 4,
             self._fork: 6,
             self._continue: 2,
@@ -101,6 +104,28 @@ class Story:
 
     def _append(self, session: holdfast.Session) -> None:
         session.append(*self._said())
+
+    def _keep_state(self, session: holdfast.Session) -> None:
+        """Store records with data, large data or a file, alone or with messages."""
+        if session.id in self._trashed:
+            return
+        said = self._said() if self._chance.random() < 0.3 else []
+        session.append(*said, *(self._state() for _ in range(self._chance.randint(1, 3))))
+
+    def _state(self) -> Record:
+        kind, key = self._chance.choice(["state", "step"]), self._chance.choice([None, "a", "b"])
+        file = File(name="f", data=self._chance.choice([b"shared " * 300, self._words().encode()]))
+        large = self._chance.random() < 0.05
+        return Record(
+            kind, key=key, data="big " * 20_000 if large else self._words(), files={"f": file}
+        )
+
+    def _share_state(self, _: holdfast.Session) -> None:
+        self._store.put_record(self._state(), scope=self._chance.choice([None, "bot"]))
+
+    def _drop(self, session: holdfast.Session) -> None:
+        if session.id not in self._trashed:
+            session.drop(kind="state", keep=self._chance.choice([None, 1]))
 
     def _turn(self, session: holdfast.Session) -> None:
         with session.turn(model="m", run_id=f"run {self._count}") as turn:
@@ -190,6 +215,7 @@ Facts = tuple[
     list[TurnInfo],
     dict[int, list[Message]],
     list[Message],
+    list[Record],
 ]
 
 
@@ -204,6 +230,7 @@ def facts(session: holdfast.Session) -> Facts:
         session.turns(),
         {branch.number: session.messages(branch=branch.number) for branch in branches},
         [queued.message for queued in session.queued()],
+        session.records(all_branches=True),
     )
 
 

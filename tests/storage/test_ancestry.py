@@ -16,6 +16,7 @@ from holdfast.storage.ancestry import (
     is_on_path,
     join_path,
     ranges,
+    record_ranges,
     seq_range,
     shared_length,
 )
@@ -25,7 +26,7 @@ Place = tuple[int, int]
 
 def extend(path: Path, fork_seq: int, branch: int, session_id: str) -> Path:
     """Return the path of a branch that leaves this path after `fork_seq`, one step at a time."""
-    kept = [cut_segment(segment, fork_seq) for segment in path if segment.first <= fork_seq]
+    kept = [cut_segment(segment, fork_seq, 0) for segment in path if segment.first <= fork_seq]
     return (*kept, Segment(branch, fork_seq + 1, None, session_id))
 
 
@@ -34,7 +35,7 @@ def _spell(path: Path, head: int) -> list[Place]:
     return [
         (segment.branch, seq)
         for segment in path
-        for seq in range(segment.first, (segment.last or head) + 1)
+        for seq in range(segment.first, (head if segment.last is None else segment.last) + 1)
         if seq <= head
     ]
 
@@ -187,12 +188,115 @@ def test_a_path_is_put_together_from_its_branches(tree: list[Grown], data: st.Da
     assert join_path(steps[:known], older[known]) == each.path
 
 
+# --------------------------------------------------------------------------- branches with records
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A branch with records: its start, its history, and all the records of that.
+
+    A record is (branch, number, seq); a message is (branch, seq).
+    """
+
+    step: PathBranch
+    parent: int | None
+    places: list[Place]
+    records: list[tuple[int, int, int]]
+
+
+@st.composite
+def recorded_trees(draw: st.DrawFn) -> list[Recorded]:
+    """Branches that leave any of those before them; many of them have records and no message.
+
+    As in a store, the parent is the newest branch that has the last shared message or record.
+    """
+    grown: list[Recorded] = []
+    for branch in range(1, draw(st.integers(2, 7)) + 1):
+        origin = draw(st.sampled_from([*grown, *grown[-1:] * len(grown)])) if grown else None
+        end = len(origin.places) if origin else 0
+        fork = draw(st.just(end) | st.integers(0, end))
+        places = origin.places[:fork] if origin else []
+        records = [one for one in origin.records if one[2] <= fork] if origin else []
+        holders = [places[-1][0]] if places else []
+        parent = max([*holders, *(one[0] for one in records)], default=None)
+        last = max((one[1] for one in records if one[0] == parent), default=None)
+        step = PathBranch(branch, fork, f"s{branch}", last)
+        number = 0
+        for is_record in draw(st.lists(st.booleans(), max_size=5)):
+            if is_record:
+                number += 1
+                records = [*records, (branch, number, len(places))]
+            else:
+                places = [*places, (branch, len(places) + 1)]
+        grown.append(Recorded(step, parent, places, records))
+    return grown
+
+
+def _records_of(tree: list[Recorded], ranges: list[Segment]) -> list[tuple[int, int, int]]:
+    """Return the records of these segments, as a store reads them, oldest first."""
+    own = [[one for one in each.records if one[0] == n] for n, each in enumerate(tree, 1)]
+    return [
+        one
+        for segment in reversed(ranges)
+        for one in own[segment.branch - 1]
+        if segment.first - 1 <= one[2]
+        and (segment.last is None or one[2] <= segment.last)
+        and (segment.last_record is None or one[1] <= segment.last_record)
+    ]
+
+
+def _steps(tree: list[Recorded], branch: int) -> list[PathBranch]:
+    steps: list[PathBranch] = []
+    current: int | None = branch
+    while current is not None:
+        steps.append(tree[current - 1].step)
+        current = tree[current - 1].parent
+    return steps
+
+
+@given(recorded_trees())
+def test_a_history_has_the_records_that_were_there_when_it_left(tree: list[Recorded]) -> None:
+    """Those behind its messages, and none that its parents stored later."""
+    for branch, each in enumerate(tree, 1):
+        path = join_path(_steps(tree, branch))
+        assert _spell(path, len(each.places)) == each.places
+        assert _records_of(tree, record_ranges(path)) == each.records
+        for at in range(len(each.places) + 1):
+            behind = [one for one in each.records if one[2] <= at]
+            assert _records_of(tree, record_ranges(path, at)) == behind
+
+
+@given(recorded_trees(), st.data())
+def test_a_path_with_records_is_put_together_from_its_branches(
+    tree: list[Recorded], data: st.DataObject
+) -> None:
+    """Also from a path that is cached already: a branch with records alone is not lost."""
+    branch = data.draw(st.integers(1, len(tree)))
+    steps = _steps(tree, branch)
+    known = data.draw(st.integers(1, len(steps)))
+    older = join_path(steps[known:])
+    assert join_path(steps[:known], older) == join_path(steps)
+
+
+def test_a_chain_of_branches_with_records_alone_is_kept_by_a_cached_path() -> None:
+    """Three branches start behind one message, each on the records of the one before."""
+    steps = [
+        PathBranch(4, 5, "s", 2),
+        PathBranch(3, 5, "s", 2),
+        PathBranch(2, 5, "s", 3),
+        PathBranch(1, 0, "s"),
+    ]
+    assert [segment.branch for segment in join_path(steps)] == [1, 2, 3, 4]
+    for known in range(len(steps) + 1):
+        assert join_path(steps[:known], join_path(steps[known:])) == join_path(steps)
+
+
 def test_branches_without_messages_leave_no_trace_in_a_path() -> None:
     """A branch that starts on an empty one skips it."""
     first = extend((), 0, 1, "s")
     empty = extend(first, 3, 2, "s")
     past = extend(empty, 3, 3, "s")
-    assert past == (Segment(1, 1, 3, "s"), Segment(3, 4, None, "s"))
+    assert past == (Segment(1, 1, 3, "s", 0), Segment(3, 4, None, "s"))
     assert join_path([PathBranch(3, 3, "s"), PathBranch(2, 3, "s"), PathBranch(1, 0, "s")]) == past
     paths = _paths({1: first, 2: empty, 3: past, 4: extend(past, 0, 4, "s")})
     assert shared_length(paths, 2, 3, 3) == shared_length(paths, 1, 3, 3) == 3

@@ -58,7 +58,7 @@ def test_what_a_collected_store_had_queued_is_stored(tmp_path: Path) -> None:
 
     store.backend.submit(hold)
     held.wait(60)
-    batch = codec.encode_batch([Message.user("b")], datetime.now(UTC))
+    batch, _ = codec.encode_batch([Message.user("b")], datetime.now(UTC))
     ticket = store.backend.submit(append_operation.append(row.n, batch, expect=None))
     with pytest.warns(ResourceWarning, match="unclosed store"):
         del store

@@ -7,7 +7,8 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import Message, codec
+from holdfast import Message, Record, codec
+from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
 from holdfast.storage.sqlite.tables import TABLES, Table
@@ -96,7 +97,22 @@ def test_it_can_be_gone_on_with(path: Path) -> None:
         for info in store.sessions(limit=100):
             head = store.get(info.id).head()
             assert store.get(info.id).append(Message.user("more")).seq == head.seq + 1
+            store.get(info.id).append(Record("state", data=info.id))
+            newest = store.get(info.id).record("state")
+            assert newest is not None
+            assert (newest.data, newest.seq) == (info.id, head.seq + 1)
         assert store.verify() == []
+
+
+def test_it_is_backed_up_before_it_is_migrated(path: Path, tmp_path: Path) -> None:
+    """The backup has the format and the rows of before."""
+    before = verify_file(path), path.read_bytes()[60:64]
+    holdfast.open(path).close()
+    backup = path.with_name(f"{path.name}.before-{max(migrations.load())}")
+    assert (verify_file(backup), backup.read_bytes()[60:64]) == before == ([], before[1])
+    assert path.read_bytes()[60:64] != before[1]
+    assert salvage(backup, tmp_path / "b.db").damage == ()
+    assert verify_file(tmp_path / "b.db") == []
 
 
 def test_it_is_salvaged_whole_without_its_header(path: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import File, Message, codec
+from holdfast import File, Message, Record, codec
 from holdfast.storage.sqlite.repair.salvage import salvage
 from holdfast.storage.sqlite.repair.verify import verify_file
 from tests.storage.damage_cases import (
@@ -99,6 +99,20 @@ def test_the_stories_leave_behind_all_that_there_can_be(tmp_path: Path) -> None:
         "a trashed session": "FROM sessions WHERE trashed_at IS NOT NULL",
         "a floor of activity": "FROM meta WHERE name LIKE 'activity of %'",
         "a use of a blob": "FROM blob_uses",
+        "a use of a blob by a record": "FROM record_blobs",
+        "a record of the store": "FROM store_records WHERE body IS NOT NULL",
+        "a record of the store that was replaced": "FROM store_records WHERE body IS NULL",
+        "a record of a stub": (
+            "FROM records r JOIN branches b ON b.n = r.place >> 32 JOIN sessions s "
+            "ON s.n = b.session WHERE purged_at IS NOT NULL"
+        ),
+        "a start behind records without a message": (
+            "FROM branches b JOIN branches p ON p.n = b.parent WHERE p.fork_seq = b.fork_seq"
+        ),
+        "numbers of dropped records": (
+            "FROM heads h WHERE records > coalesce((SELECT max(place) & 4294967295 FROM records "
+            "WHERE place >> 32 = h.branch), 0)"
+        ),
     }
     missing = set(wanted)
     for seed in range(10):
@@ -178,7 +192,7 @@ def test_lost_rows_cost_only_what_they_held(tmp_path: Path, seed: int) -> None:
     assert verify_file(target) == []
     after = {number: facts for (_, number), facts in told(target, EVERYBODY).items()}
     compared = 0
-    for (_, session), (_, infos, *_, histories, _) in before.items():
+    for (_, session), (_, infos, _, _, _, histories, *_) in before.items():
         for number, history in histories.items():
             leaf, active = leaves[session, number], number == infos[-1].number
             if leaf in lost["branches"] and (not active or session in lost["heads"]):
@@ -268,12 +282,14 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with holdfast.open(path) as store:
         root = store.session("root", title="Root")  # Session 1: branch 1, left at 6, and branch 2.
         root.append(*(Message.user(f"root {n}") for n in range(6)))
+        root.append(Record("state", data=1), Record("state", data=2))
         root.rewind(3)
         with root.turn() as turn:
             turn.user("another way")
             turn.assistant("indeed")
         fork = root.fork(holdfast.Head(1, 5), key="fork")  # Session 2: branch 3, after 5 of 1.
         fork.append(Message.user("fork 6"), Message.user("fork 7"))
+        fork.append(Record("state", data=3), Record("state", data=4))
         gone = store.session("gone")  # Session 3: branch 4, a stub up to message 3.
         gone.append(*(Message.user(f"gone {n}") for n in range(5)))
         heir = gone.fork(3, key="heir")  # Session 4: branch 5, after 3 of 4.
@@ -289,6 +305,10 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.purge(parent.id)
     with holdfast.open(path, tenant="other") as store:
         store.session("far").append(Message.user("far away"))  # Session 9: branch 10.
+    with holdfast.open(path) as store:
+        twig = store.session("fork").fork(key="twig")  # Session 10: branch 11, after 7 of 3.
+        twig.append(Record("state", data=5))
+        twig.fork(key="leaf")  # Session 11: branch 12, behind the record of 11.
     return path.read_bytes()
 
 
@@ -297,10 +317,36 @@ def truth(family: bytes, tmp_path_factory: pytest.TempPathFactory) -> Content:
     return _of(put(tmp_path_factory.mktemp("truth") / "a.db", family))
 
 
+LISTED = {"root", "fork", "heir", "keeper", "child", "twig", "leaf"}
 ILLEGAL = {
+    "records that no head counts": (
+        "UPDATE heads SET records = 1 WHERE session = 2",
+        "is beyond the head, which counts 1 records",
+    ),
+    "records behind a message that is not there": (
+        """UPDATE heads SET seq = 6 WHERE session = 2;
+           DELETE FROM messages WHERE place = 3 << 32 | 7""",
+        "lies behind a message that is not on its branch",
+    ),
+    "more records of a parent than it has": (
+        "UPDATE branches SET fork_record = 9 WHERE n = 11",
+        "starts at a record that its parent does not have there",
+    ),
+    "records of a later message of a parent": (
+        "UPDATE branches SET fork_record = 2 WHERE n = 3",
+        "starts at a record that its parent does not have there",
+    ),
+    "a start behind records that are none": (
+        "UPDATE branches SET fork_record = NULL WHERE n = 12",
+        "starts at a message that its parent does not have",
+    ),
+    "a first branch that has records of none": (
+        "UPDATE branches SET fork_record = 1 WHERE n = 1",
+        "but names no parent",
+    ),
     "a stub with a head": (
         """INSERT INTO heads SELECT 3, tenant, 4, 1, 3, 0, NULL, 0, activity + 1000, 0, 0, 0, 0, 0,
-             0, NULL, 0, 0, 0, 0 FROM heads WHERE session = 1""",
+             0, NULL, 0, 0, 0, 0, NULL FROM heads WHERE session = 1""",
         "was purged but has a head",
     ),
     "a stub with a title": (
@@ -518,7 +564,7 @@ def test_what_a_purge_left_is_not_listed_because_its_row_is_lost(
         salvage(path, target)
         with holdfast.open(target) as store:
             listed = store.sessions(limit=50)
-            assert {info.key for info in listed} == {"root", "fork", "heir", "keeper", "child"}
+            assert {info.key for info in listed} == LISTED
         assert _texts(target, "heir") == HEIR
 
 
@@ -531,7 +577,7 @@ def test_a_lost_name_of_a_tenant_mixes_nobody(family: bytes, tmp_path: Path) -> 
     assert _texts(target, "far", "salvaged 2") == ["far away"]
     with holdfast.open(target) as store:
         listed = {info.key for info in store.sessions(limit=50)}
-    assert listed == {"root", "fork", "heir", "keeper", "child"}
+    assert listed == LISTED
 
 
 def test_large_messages_of_a_lost_branch_keep_their_blobs(family: bytes, tmp_path: Path) -> None:

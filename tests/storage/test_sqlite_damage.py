@@ -22,7 +22,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 import holdfast
-from holdfast import File, Goal, Message, ToolCall, Usage
+from holdfast import File, Goal, Message, Record, ToolCall, Usage
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
 from holdfast.storage.sqlite.migrations import build_store
 from holdfast.storage.sqlite.repair import verify as verifying
@@ -31,8 +31,10 @@ from holdfast.storage.sqlite.repair.column_rules import (
     HEADS,
     MESSAGES,
     QUARANTINE,
+    RECORDS,
     SESSION_TABLES,
     SESSIONS,
+    STORE_RECORDS,
     USAGE,
 )
 from holdfast.storage.sqlite.repair.row_scan import (
@@ -83,6 +85,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
                 store.session("open").enqueue([File(name="q", mime="text/plain", data=b"wait")])
                 long = store.session("long")
                 long.rewind(10)
+                long.append(Record("state", data="there is no message on this branch"))
+                long.rewind(10)
                 long.append(*(Message.user(f"another way {n}") for n in range(4)))
                 _leave_behind(path)
                 return path.read_bytes()
@@ -102,8 +106,22 @@ def _talk(store: holdfast.Store) -> None:
         turn.tool_started("c1")
         turn.tool("c1", "rain")
     store.session("nul\0 and \ud800").append(Message.user("lone \udc80 surrogate"))
+    _keep_state(store, long)
     for n in range(12):
         store.create(title=f"short {n}").append(Message.user("hello"), Message.assistant("hi"))
+
+
+def _keep_state(store: holdfast.Store, session: holdfast.Session) -> None:
+    """Store records of a session and of the store, with large data and with files."""
+    for n in range(12):
+        session.append(Record("state", key=f"key {n % 3}", data={"n": n, "text": "state " * n}))
+    session.append(Record("large", data="data " * 20_000))
+    file = File(name="s", mime="text/plain", data=b"file of a record" * 100)
+    session.append(Record("nul\0", key="lone \ud800", files={"a": file}))
+    shared = File(name="s", mime="text/plain", data=b"file of the store" * 100)
+    for n in range(3):
+        session.append(Record("profile", key="u1", data=n, scope="bot", files={"a": shared}))
+    store.session("tools").append(Record("open", scope=None, files={"a": file}))
 
 
 def _wait_for_draft(path: Path) -> None:
@@ -153,7 +171,7 @@ def test_a_sound_store_has_no_damage_and_is_salvaged_whole(
     assert report.damage == ()
     assert report.quarantined == 0
     assert (report.sessions, report.messages) == (16, len(truth["messages"]))
-    assert (report.turns, report.blobs) == (2, 2)
+    assert (report.turns, report.blobs) == (2, 5)
     salvaged = content_of(tmp_path / "b.db")
     assert salvaged is not None
     assert carried(salvaged) == carried(truth)
@@ -433,7 +451,7 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
     "the state of a turn": ("UPDATE turns SET state = 'opem'", "state of a row of turns", True),
     "the beginning of a draft": (
         "UPDATE drafts SET record = '{' WHERE number = 0",
-        "a record of a draft",
+        "a chunk of a draft",
         True,
     ),
     "the count of queued input": (
@@ -656,7 +674,9 @@ def test_every_table_is_checked_by_the_columns_it_has(sound: bytes, tmp_path: Pa
     schema = _schema(put(tmp_path / "a.db", sound))
     assert set(schema) == set(TABLES)
     checked = {table for table, columns in schema.items() if "crc" in columns}
-    assert checked - {"messages"} == set(CHECKSUMMED_TABLES)
+    others = {table.name: table for table in (RECORDS, STORE_RECORDS)}
+    assert checked - {"messages", *others} == set(CHECKSUMMED_TABLES)
+    assert all(list(table.columns) == schema[name] for name, table in others.items())
     read: tuple[KeyedTable | SessionKeyedTable, ...] = (
         SESSIONS,
         HEADS,

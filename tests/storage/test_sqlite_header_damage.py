@@ -155,6 +155,21 @@ def test_a_lost_page_above_others_costs_no_message(
         assert messages_of(content) == messages_of(truth), page
 
 
+def test_a_flipped_bit_above_a_cell_pointer_costs_no_message(
+    sound: bytes, truth: Content, tmp_path: Path
+) -> None:
+    """SQLite ignores the bits above the size of a page, and finds the row."""
+    connection = apsw.Connection(str(put(tmp_path / "pages.db", sound)))
+    query = "SELECT min(pageno) - 1 FROM dbstat WHERE name = 'messages' AND pagetype = 'leaf'"
+    page: int = connection.execute(query).get
+    connection.close()
+    changed = bytearray(sound)
+    changed[page * PAGE + 8] ^= 0x20
+    report, content = _salvaged(tmp_path / "flipped", bytes(changed))
+    assert report.damage
+    assert messages_of(content) == messages_of(truth)
+
+
 def _without(data: bytes, *pages: int) -> bytes:
     changed = bytearray(data)
     for page in pages:

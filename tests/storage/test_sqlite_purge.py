@@ -22,7 +22,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import File, Goal, Message, ToolCall
+from holdfast import File, Goal, Message, Record, ToolCall
 from holdfast.storage.sqlite import backend, wipe
 from holdfast.storage.sqlite.repair.salvage import salvage
 
@@ -49,6 +49,7 @@ class Flock:
             self.turn,
             self.enqueue,
             self.file,
+            *[self.record] * 3,
             self.update,
             self.replace,
             self.add,
@@ -94,6 +95,13 @@ class Flock:
         data = f"{self.cry(number)} {self.chance.random()}".encode()
         self.sessions[number].append(
             Message.user([File(name=self.cry(number, 1), mime="text/plain", data=data)])
+        )
+
+    def record(self, number: int) -> None:
+        file = f"{self.cry(number)} {self.chance.random()}".encode()
+        self.sessions[number].append(
+            Record(self.cry(number, 1), data=self.cry(number), files={"f": File(data=file)}),
+            Record("state", key=self.cry(number, 2), data={self.cry(number, 1): self.cry(number)}),
         )
 
     def update(self, number: int) -> None:
@@ -154,6 +162,33 @@ def test_purge_leaves_no_byte_and_takes_none_of_others(tmp_path: Path, seed: int
         flock.live(40)  # Further writes do not bring it back from a page cache.
     assert _left(tmp_path, flock.purged) == {}
     assert _left(tmp_path, set(kept))["a.db"] == set(kept)
+
+
+@pytest.mark.parametrize("size", [20, 900, 9000])
+def test_no_byte_of_a_dropped_or_purged_record_is_left(tmp_path: Path, size: int) -> None:
+    """Neither in the file nor in its log; of those that stay, all is left."""
+    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+        session = store.session("the session")
+        for number in range(1, 40):
+            text = " ".join([canary(number)] * (size + number))
+            session.append(
+                Message.user("word"),
+                Record(canary(number), key=canary(number), data=text),
+                Record("state", data=text, files={"f": File(data=text.encode())}),
+            )
+        for number in range(1, 40, 2):
+            assert session.drop(kind=canary(number)).records == 1
+        report = session.drop(kind="state", keep=20)
+        assert (report.records, report.kept, report.pending) == (19, 0, ())
+        kept = {number for number in range(1, 40) if number % 2 == 0 or number >= 20}
+        assert store.verify() == []
+    assert _left(tmp_path, set(range(1, 40))) == {"a.db": kept}
+    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+        purged = store.purge("the session")
+        assert (purged.records, purged.pending) == (20 + 19, ())
+        assert purged.scan is not None
+        assert purged.scan.clean
+    assert _left(tmp_path, set(range(1, 40))) == {}
 
 
 def test_without_wiping_gaps_bytes_would_stay(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from holdfast.errors import (
 )
 from holdfast.operations import append as append_operation
 from holdfast.operations import queries, sessions, turns
+from holdfast.operations.session_changes import SessionUpdate
 from holdfast.storage.protocol import Operation, PendingWrite, Query, Transaction
 from holdfast.storage.rows import BranchStart, HeadRow, MessageRow
 from holdfast.storage.sqlite import migrations
@@ -945,7 +946,7 @@ def test_writes_that_shared_a_failed_commit_are_all_kept(path: Path, disk: Faili
 
 
 def _append(store: Store, *messages: Message, expect: Head | None = None) -> Operation[Head]:
-    batch = codec.encode_batch(messages, datetime.now(UTC))
+    batch, _ = codec.encode_batch(messages, datetime.now(UTC))
     return append_operation.append(_number(store), batch, expect=expect)
 
 
@@ -1408,10 +1409,8 @@ READS: dict[str, Callable[[int], Query[object]]] = {
 }
 WRITES: dict[str, Callable[[int], Operation[object]]] = {
     "recover": turns.recover,
-    "update": partial(sessions.update, changes={"title": "mine now"}),
-    "append": partial(
-        append_operation.append, batch=codec.encode_batch([said("c")], datetime.now(UTC))
-    ),
+    "update": partial(sessions.update, update=SessionUpdate({"title": "mine now"})),
+    "append": partial(append_operation.append, batch=[codec.encode(said("c"), datetime.now(UTC))]),
 }
 
 

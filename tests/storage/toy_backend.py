@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import astuple, replace
 
 from holdfast import codec, errors
@@ -40,9 +41,11 @@ from holdfast.storage.rows import (
     ListedSession,
     MessageRow,
     QueueRow,
+    RecordRow,
     SessionFilter,
     SessionRow,
     SessionRowCounts,
+    StoreRecordRow,
     ToolRow,
     TurnRow,
     UsageRow,
@@ -69,8 +72,12 @@ class Tables(msgspec.Struct):
     heads: dict[int, HeadRow] = {}  # by session
     branches: dict[int, BranchRow] = {}
     messages: dict[tuple[int, int], MessageRow] = {}  # by branch and seq
+    records: dict[tuple[int, int], RecordRow] = {}  # by branch and number
+    store_records: dict[int, StoreRecordRow] = {}  # in the order in which they were put
     blobs: dict[str, bytes] = {}
     blob_uses: dict[tuple[int, int, str], None] = {}  # by branch, seq and hash
+    record_blobs: dict[tuple[int, int, str], None] = {}  # by branch, number and hash
+    store_record_blobs: dict[tuple[int, str], None] = {}  # by number and hash
     turns: dict[tuple[int, int], TurnRow] = {}  # by session first, as all below
     tools: dict[tuple[int, int, str], ToolRow] = {}
     drafts: dict[tuple[int, int, int], bytes] = {}
@@ -138,6 +145,10 @@ class ToySnapshot(protocol.Snapshot):
             return normalize_title(row.title or "") == normalize_title(str(value))
         if by == "run_id":
             return any(turn.run_id == value for turn in self.turns(row.n))
+        if by == "message_id":
+            own = {branch.n for branch in self.branches(session=row.n)}
+            stored = self._tables.messages.items()
+            return any(at in own and found.id == value for (at, _), found in stored)
         return bool(getattr(row, by) == value)
 
     def head(self, n: int) -> HeadRow | None:
@@ -193,6 +204,31 @@ class ToySnapshot(protocol.Snapshot):
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
         history = self.messages(self.path(branch))
         return {row.id: (owner, row) for owner, rows in history for row in rows if row.id in ids}
+
+    def records(
+        self,
+        ranges: Iterable[Segment],
+        *,
+        kind: str | None = None,
+        key: str | UnsetType | None = UNSET,
+        prefix: str | None = None,
+        limit: int | None = None,
+    ) -> list[tuple[str, RecordRow]]:
+        found = (
+            (segment.session_id, row)
+            for segment in ranges
+            for row in reversed(_rows(self._tables.records, segment.branch))
+            if segment.first - 1 <= row.seq
+            and (segment.last is None or row.seq <= segment.last)
+            and (segment.last_record is None or row.number <= segment.last_record)
+            and (kind is None or row.kind == kind)
+            and (key is UNSET or row.key == key)
+            and (prefix is None or (row.key or "").startswith(prefix))
+        )
+        return list(islice(found, limit))
+
+    def store_records(self) -> list[StoreRecordRow]:
+        return list(self._tables.store_records.values())
 
     def stored_blob(self, sha256: str) -> bytes | None:
         return self._tables.blobs.get(sha256)
@@ -266,17 +302,25 @@ class ToyTransaction(ToySnapshot, protocol.Transaction):
     def end_branch(self, n: int, last_seq: int) -> None:
         self._tables.branches[n] = replace(self._tables.branches[n], last_seq=last_seq)
 
-    def cut_branch(self, n: int, last_seq: int | None) -> CutResult:
+    def cut_branch(self, n: int, last_seq: int | None, last_record: int = 0) -> CutResult:
         cut = [key for key in _keys(self._tables.messages, n) if key[1] > (last_seq or 0)]
         blobs: set[str] = set()
         for key in cut:
             del self._tables.messages[key]
             blobs |= self._drop_blob_uses(*key)
+        records = self.drop_records(
+            n,
+            [
+                row.number
+                for row in _rows(self._tables.records, n)
+                if last_seq is None or row.seq > last_seq or row.number > last_record
+            ],
+        )
         if last_seq is None:
             del self._tables.branches[n]
         else:
             self.end_branch(n, last_seq)
-        return CutResult(len(cut), frozenset(blobs))
+        return CutResult(len(cut), records.blobs | blobs, records.records)
 
     def add_messages(
         self, branch: int, rows: Sequence[MessageRow], blobs: Iterable[BlobUse] = ()
@@ -284,8 +328,41 @@ class ToyTransaction(ToySnapshot, protocol.Transaction):
         self._tables.messages.update(((branch, row.seq), row) for row in rows)
         for use in blobs:
             self._tables.blob_uses[branch, use.seq, use.sha256] = None
-            if use.data is not None:
-                self._tables.blobs[use.sha256] = use.data
+            self._put_blob(use)
+
+    def _put_blob(self, use: BlobUse) -> None:
+        if use.data is not None:
+            self._tables.blobs[use.sha256] = use.data
+
+    def add_records(
+        self, branch: int, rows: Sequence[RecordRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        self._tables.records.update(((branch, row.number), row) for row in rows)
+        for use in blobs:
+            self._tables.record_blobs[branch, use.seq, use.sha256] = None
+            self._put_blob(use)
+
+    def drop_records(self, branch: int, numbers: Collection[int]) -> CutResult:
+        dropped = [key for number in numbers for key in _drop(self._tables.records, branch, number)]
+        uses = [use for key in dropped for use in _drop(self._tables.record_blobs, *key)]
+        return CutResult(0, frozenset(use[2] for use in uses), len(dropped))
+
+    def put_store_record(
+        self, row: StoreRecordRow, blobs: Iterable[BlobUse] = ()
+    ) -> frozenset[str]:
+        tables, unused = self._tables, list[tuple[int, str]]()
+        for number, old in tables.store_records.items():
+            same = (old.scope, old.kind, old.key) == (row.scope, row.kind, row.key)
+            if same and old.body is not None and row.body is not None:
+                emptied = StoreRecordRow.create(old.scope, old.kind, old.key, old.id, None)
+                tables.store_records[number] = emptied
+                unused += _drop(tables.store_record_blobs, number)
+        number = self._assign_number()
+        tables.store_records[number] = row
+        for use in blobs:
+            tables.store_record_blobs[number, use.sha256] = None
+            self._put_blob(use)
+        return frozenset(use[1] for use in unused)
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         self._tables.messages[branch, row.seq] = row
@@ -295,7 +372,9 @@ class ToyTransaction(ToySnapshot, protocol.Transaction):
         return frozenset(key[2] for key in _drop(self._tables.blob_uses, branch, seq))
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        unused = set(blobs) - {key[2] for key in self._tables.blob_uses}
+        tables = self._tables
+        uses = (*tables.blob_uses, *tables.record_blobs, *tables.store_record_blobs)
+        unused = set(blobs) - {use[-1] for use in uses}
         sizes = [len(self._tables.blobs.pop(name)) for name in unused & self._tables.blobs.keys()]
         return len(sizes), sum(sizes)
 
@@ -310,8 +389,8 @@ class ToyTransaction(ToySnapshot, protocol.Transaction):
     def put_tool(self, row: ToolRow) -> None:
         self._tables.tools[row.session, row.turn, row.call_id] = row
 
-    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        self._tables.drafts[session, turn, number] = record
+    def put_draft(self, session: int, turn: int, number: int, chunk: bytes) -> None:
+        self._tables.drafts[session, turn, number] = chunk
 
     def drop_draft(self, session: int, turn: int) -> None:
         _drop(self._tables.drafts, session, turn)

@@ -5,7 +5,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast import File, Message, Session, Store, Text, Thinking, ToolCall, ToolResult, Usage
+from holdfast import (
+    File,
+    Message,
+    Record,
+    Session,
+    Store,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from holdfast.values import Goal, Provenance
 from tests.model import strategies as some
 from tests.model.strategies import json_objects, json_values, names, texts
@@ -34,11 +45,31 @@ _messages = st.builds(
     provenance=st.none() | st.builds(Provenance, texts, st.none() | texts),
 )
 
+_records = st.builds(
+    Record,
+    kind=st.sampled_from(["state", "step"]) | names,
+    key=st.none() | st.just("k") | names,
+    data=json_values,
+    files=st.dictionaries(
+        names,
+        some.files
+        | st.builds(lambda byte: File(data=byte * 2000), st.binary(min_size=1, max_size=1)),
+        max_size=2,
+    ),
+    created_at=st.none() | some.times,
+)
+
 # Each step is an operation, the session it is for, and its arguments.
 numbers = st.integers(0, 12)
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("append"), numbers, st.lists(_messages, min_size=1, max_size=3)),
+        st.tuples(
+            st.just("append"), numbers, st.lists(_messages | _records, min_size=1, max_size=4)
+        ),
+        st.tuples(st.just("append"), numbers, st.lists(_records, min_size=1, max_size=2)),
+        st.tuples(st.just("drop"), numbers, st.none() | st.just(1)),
+        st.tuples(st.just("put"), numbers, _records),
         st.tuples(st.just("turn"), numbers, st.tuples(_messages, texts, names)),
         st.tuples(st.just("enqueue"), numbers, _messages),
         st.tuples(st.just("bulk"), numbers, st.sampled_from("xé\0\ud800")),
@@ -74,6 +105,10 @@ def _do_in(store: Store, session: Session, verb: str, what: Any) -> None:  # noq
     match verb:
         case "append":
             session.append(*what)
+        case "drop":
+            session.drop(kind="state", keep=what)
+        case "put":
+            store.put_record(what, scope=what.key)
         case "turn":
             talk(session, *what)
         case "bulk":

@@ -216,7 +216,7 @@ def test_a_branch_that_is_lost_twice(exported: Path, target: Store, source: Stor
     flip(exported, next(at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')))
     flip(exported, find(exported, type="branch", number=2))
     report = target.import_(exported, trust=True)
-    assert "the start of branch 2 was lost; its messages were not imported" in _lines(report)
+    assert "the start of branch 2 was lost; it was not imported" in _lines(report)
     assert _texts(target) == ["one", "two", "three", "four", "five"]
     assert _texts(target, "fork") == ["one", "two", "three", "four", "forked"]
     assert target.verify() == []

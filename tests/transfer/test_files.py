@@ -99,7 +99,7 @@ def test_an_existing_file_is_left_alone(source: Store, tmp_path: Path) -> None:
     assert path.read_text() == "mine"
     assert _names(tmp_path) == {"out.jsonl"}
     source.export(path, overwrite=True)
-    assert path.read_bytes().startswith(b'{"type":"holdfast","version":1,')
+    assert path.read_bytes().startswith(b'{"type":"holdfast","version":2,')
 
 
 def test_a_file_that_comes_meanwhile_is_left_alone(source: Store, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_file_that_is_not_ours(full: Store, tmp_path: Path, data: bytes) -> No
 
 def test_a_newer_version(full: Store, exported: Path) -> None:
     """Its content may be unknown to this version, so none of it is imported."""
-    put(exported, 0, b'{"type":"holdfast","version":2,"new":"field"}\n')
+    put(exported, 0, b'{"type":"holdfast","version":3,"new":"field"}\n')
     _refused(full, exported, Invalid, "newer Holdfast.*Update Holdfast")
 
 

@@ -20,7 +20,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import File, Goal, Message, Raw, Store, Text, Thinking, ToolCall, ToolResult, Usage
+from holdfast import (
+    File,
+    Goal,
+    Message,
+    Raw,
+    Record,
+    Store,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from holdfast.errors import BadQuery, Invalid
 from holdfast.transfer.redact.export_redactor import MAX_FINDINGS, Redactor
 from holdfast.transfer.redact.secrets import ALL_NAMES, DEFAULT_NAMES, detectors_named
@@ -51,7 +63,9 @@ def records(path: Path) -> list[dict[str, Any]]:
 def words(path: Path) -> bytes:
     """Return the content of a file, with base64 decoded."""
     blobs = [b64decode(line["data"]) for line in records(path) if line["type"] == "blob"]
-    return b"\n".join([path.read_bytes(), *blobs])
+    inline = [file for line in records(path) for file in line.get("files", {}).values()]
+    small = [b64decode(file["data"]) for file in inline if "data" in file]
+    return b"\n".join([path.read_bytes(), *blobs, *small])
 
 
 PLACES: Final = (
@@ -60,6 +74,8 @@ PLACES: Final = (
     *("thought", "signed", "name", "message model", "provenance", "message metadata", "file"),
     *("file name", "file in a result", "left branch", "queued", "queued file", "error", "tool"),
     *("turn model", "trashed", "shared", "fork", "draft", "draft thought", "draft model", "large"),
+    *("record kind", "record key", "record data", "record data key", "record file", "small file"),
+    *("record file name", "large record", "shared record", "store record", "store record scope"),
 )
 SECRETS: Final = {place: key(place) for place in PLACES}
 
@@ -79,6 +95,9 @@ def _fill(store: Store) -> None:
     goal = Goal(its["objective"], summary=its["summary"], recap=its["recap"])
     session.update(goal=goal)
     session.append(*_messages(its))
+    session.append(*_records(its))
+    store.put_record(Record("settings", data={"a": its["store record"]}))
+    store.put_record(Record("settings"), scope=its["store record scope"])
     session.append(Message.user(its["left branch"]))
     session.undo()
     with suppress(ValueError), session.turn(model=its["turn model"]) as turn:
@@ -123,10 +142,26 @@ def _messages(its: dict[str, str]) -> list[Message]:
     ]
 
 
+def _records(its: dict[str, str]) -> list[Record]:
+    files = {
+        its["record file name"]: File(mime="image/png", data=PNG),
+        "small": File(data=its["small file"].encode()),
+        "large": File(data=(its["record file"] + " " * 2000).encode()),
+    }
+    return [
+        Record(its["record kind"], data="harmless"),
+        Record("state", key=its["record key"]),
+        Record(
+            "state", data={"deep": [its["record data"]], its["record data key"]: 1}, files=files
+        ),
+        Record("state", data="x" * 70_000 + its["large record"]),
+    ]
+
+
 def _fork(store: Store, its: dict[str, str]) -> None:
     """Make a fork of a session, and purge the session."""
     parent = store.create()
-    parent.append(Message.user(its["shared"]))
+    parent.append(Message.user(its["shared"]), Record("state", data=its["shared record"]))
     fork = parent.fork()
     fork.append(Message.user(its["fork"]))
     store.trash(parent.id)
@@ -197,7 +232,13 @@ def test_what_was_redacted_can_be_imported(leaky: Store, target: Store, tmp_path
                 one.created_at,
             )
             assert two.text == _marked(one.text)
+        kept = [one for one in before.records() if not _has_secret_name(one)]
+        assert [(one.id, one.seq) for one in after.records()] == [(o.id, o.seq) for o in kept]
         assert [turn.usage for turn in after.turns()] == [turn.usage for turn in before.turns()]
+
+
+def _has_secret_name(record: Record) -> bool:
+    return any(secret in f"{record.kind} {record.key}" for secret in SECRETS.values())
 
 
 def _marked(text: str) -> str:
@@ -233,14 +274,18 @@ def test_every_place_is_told(leaky: Store, tmp_path: Path) -> None:
         *("parts[0].content[1].data", "turns[1].error", "turns[1].model", "turns[1].tools[0].name"),
         *("queued.parts[0].text", "queued.parts[1].data"),
         *("draft.parts[0].text", "draft.parts[1].text"),
+        *("records[1].kind", "records[2].key", "records[3].data", "records[3].data.deep[0]"),
+        *("records[3].files", "records[3].files.small.data", "records[3].files.large.data"),
+        *("store.data.a", "store.scope"),
     } <= told
     for one in report.findings:
         if one.action != "not looked into":
             assert one.preview == f"sk-p… ({len(SECRETS['text'])} characters)"
     assert report.review is not None
     assert report.review.replaced + report.review.left_out >= len(PLACES)
-    assert report.review.left_out == 2  # The key, and the signed thinking.
-    assert report.review.not_looked_into == 2
+    # The key, the signed thinking, two records and one of the store.
+    assert report.review.left_out == 5
+    assert report.review.not_looked_into == 3
 
 
 # --------------------------------------------------------------------------------- particular ones

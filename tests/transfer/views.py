@@ -42,12 +42,20 @@ def _session(store: Store, info: SessionInfo) -> dict[str, Any]:
         "branches": branches,
         "histories": histories,
         "head": session.head(),
+        "records": session.records(all_branches=True),
+        "state": session.records(),
         "lineage": session.lineage(),
         "children": sorted(session.children(), key=lambda link: link.session_id),
         "turns": session.turns(),
         "queued": session.queued(),
         "usage": _usage(session.usage()),
         "files": [store.blob(name) for h in histories.values() for m in h for name in files(m)],
+        "kept files": [
+            store.blob(file.sha256)
+            for record in session.records(all_branches=True)
+            for file in record.files.values()
+            if file.sha256 is not None
+        ],
     }
 
 

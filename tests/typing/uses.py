@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, assert_type
+from typing import Any, Literal, assert_type
+
+import anthropic
+import openai
 
 import holdfast
 from holdfast import (
@@ -23,6 +26,7 @@ from holdfast import (
     Head,
     Message,
     Raw,
+    Record,
     Session,
     Store,
     Text,
@@ -44,6 +48,7 @@ from holdfast.values import (
     CopyReport,
     Damage,
     DayUsage,
+    DropReport,
     EraseReport,
     ExportReport,
     Growth,
@@ -72,6 +77,7 @@ from holdfast.values import (
     ToolRecord,
     TurnInfo,
     UsageReport,
+    Window,
 )
 
 
@@ -104,6 +110,8 @@ def stores(store: Store) -> None:
     assert_type(page, Page[SessionInfo])
     lately = datetime(2026, 1, 31, tzinfo=UTC)
     store.sessions(state="interrupted", since=lately, until="7d", order="pinned")
+    store.sessions(metadata={"user": "42", "n": 1}, key_prefix="slack:", delegates=False)
+    store.sessions(key_prefix=3)  # type: ignore[arg-type]
     store.sessions(order="title")  # type: ignore[arg-type]
     store.sessions(state="closed")  # type: ignore[arg-type]
     assert_type(page.cursor, str | None)
@@ -111,6 +119,8 @@ def stores(store: Store) -> None:
     assert_type([info.title for info in page], list[str | None])
     assert_type(len(page), int)
     assert_type(store.blob("sha"), bytes)
+    assert_type(store.blobs("sha", "sha"), dict[str, bytes])
+    assert_type(store.message("id"), tuple[Session, Message])
     assert_type(store.verify(), list[Damage])
     assert_type(store.salvage("to.db"), SalvageReport)
     assert_type(store.backup(Path("to.db")), BackupReport)
@@ -179,6 +189,10 @@ def sessions(session: Session) -> None:
     assert_type(session.append(Message.user("a"), Message.user("b"), expect=head), Head)
     assert_type(session.append(), Head)
     assert_type(session.messages(limit=5, before=9, after=1, branch=1), list[Message])
+    session.messages(upto="id", role="user", hidden=False)
+    session.messages(upto=Head(1, 2), role=("user", "tool"))
+    session.messages(role="robot")  # type: ignore[arg-type]
+    assert_type(session.message("id"), Message)
     assert_type(session.recover(), Recovered | None)
     assert_type(session.turns(limit=3), list[TurnInfo])
     assert_type(session.enqueue("text"), QueuedInput)
@@ -235,7 +249,27 @@ def following(session: Session) -> None:
                 assert_type(reason, BranchReason)
             case Message():
                 assert_type(item.id, str)
-    session.follow(after=3)  # type: ignore[arg-type]
+    session.follow(after=3)  # type: ignore[call-overload]
+
+
+def keeping_state(store: Store, session: Session, turn: Turn) -> None:
+    plan = Record("plan", key="k", data={"step": 1}, files={"f": File(data=b"")}, after=None)
+    assert_type(session.append(Message.user("a"), plan), Head)
+    assert_type(session.record("plan", "k", at=Head(1, 1)), Record | None)
+    assert_type(session.records("plan", prefix="k/", before=plan.id, limit=2), list[Record])
+    assert_type(session.records("plan", key=None, all_branches=True), list[Record])
+    assert_type(turn.record("plan", [1, None], key="k"), Record)
+    assert_type(session.drop(kind="plan", keys=["k", None], keep=1), DropReport)
+    assert_type(store.put_record(plan, scope="user:7"), Record)
+    assert_type(store.record("plan", "k", scope=None), Record | None)
+    for item in session.follow("1.2", records=True):
+        match item:
+            case Record():
+                assert_type(item.seq, int | None)
+            case BranchChanged() | Message():
+                assert_type(item.text, str)
+    session.drop()  # type: ignore[call-arg]
+    session.record("plan", at=1.5)  # type: ignore[arg-type]
 
 
 def telling(branch: BranchInfo, link: Link, session: Session) -> None:
@@ -329,6 +363,16 @@ def updating(session: Session) -> None:
     )
     session.update(metadata={"a": 1, "b": None}, auto_title="guess")
     session.update(title=None, goal=None)
+    session.update(title="t", expect=Head(1, 2), expect_metadata={"a": None})
+    assert_type(session.append(Message.user("x"), update={"title": "t"}), Head)
+    session.append(update={"colour": "red"})  # type: ignore[arg-type]
+    assert_type(session.pop(expect=Head(1, 2)), Message | None)
+    assert_type(session.rewind(3, exact=True, update={"goal": None}), Head)
+    assert_type(session.fork(3, exact=True, entries=[Message.user("x")], update={}), Session)
+    assert_type(session.replace([], keep="id", update={"pinned": True}), Head)
+    assert_type(session.amend("id", "text"), Head)
+    session.amend(3, [Text("x"), "y"], expect=Head(1, 2))
+    session.amend(3)  # type: ignore[call-arg]
     session.update(colour="red")  # type: ignore[call-arg]
     session.update(pinned="yes")  # type: ignore[arg-type]
     session.update(goal="win")  # type: ignore[arg-type]
@@ -441,6 +485,62 @@ def failing(session: Session, message: Message) -> Head | None:
     except holdfast.HoldfastError:
         raise
     return None
+
+
+def windows(session: Session) -> None:
+    window = session.window(provider="anthropic", max_tokens=9, reserve=3, system="Be kind.")
+    assert_type(window, Window)
+    assert_type(window.messages, list[Any])
+    assert_type(window.sources, tuple[tuple[str, ...], ...])
+    assert_type(list(window), list[dict[str, JSON]])
+    assert_type(window.call_ids, dict[str, str])
+    window.messages = []  # type: ignore[misc]
+    session.window(provider="nobody")  # type: ignore[arg-type]
+    session.window("openai")  # type: ignore[call-arg]
+
+
+def asking(session: Session, chat: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+    """The providers' own packages take a window as it is."""
+    window = session.window(provider="openai")
+    reply = chat.chat.completions.create(model="m", messages=window.messages)
+    assert_type(reply.choices[0].message.content, str | None)
+    chat.chat.completions.create(model="m", messages=window.messages, stream=True)
+    items = session.window(provider="openai-responses")
+    assert_type(chat.responses.create(model="m", input=items.messages).output_text, str)
+    blocks = session.window(provider="anthropic")
+    said = claude.messages.create(
+        model="m",
+        max_tokens=9,
+        messages=blocks.messages,
+        system=blocks.system or anthropic.omit,
+    )
+    assert_type(said.usage.input_tokens, int)
+    with claude.messages.stream(model="m", max_tokens=9, messages=blocks.messages) as stream:
+        assert_type(list(stream.text_stream), list[str])
+
+
+async def asking_async(
+    session: AsyncSession, chat: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
+) -> None:
+    window = await session.window(provider="openai")
+    await chat.chat.completions.create(model="m", messages=window.messages)
+    await chat.responses.create(model="m", input=window.messages)
+    await claude.messages.create(
+        model="m", max_tokens=9, messages=window.messages, system=window.system or anthropic.omit
+    )
+
+
+async def opening_async() -> None:
+    store = await holdfast.open_async("agent.db", durability="process", readonly=True)
+    assert_type(store, AsyncStore)
+    await store.close()
+    holdfast.open_async(5)  # type: ignore[arg-type]
+
+
+async def exact_reads(store: AsyncStore, session: AsyncSession) -> None:
+    assert_type(await store.blobs("sha"), dict[str, bytes])
+    assert_type(await store.message("id"), tuple[AsyncSession, Message])
+    assert_type(await session.message("id"), Message)
 
 
 async def twins() -> None:

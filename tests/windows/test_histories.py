@@ -7,6 +7,7 @@ which result belongs to which call, which is the newest user message.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -200,6 +201,7 @@ def _check(history: _History, window: Window, least: Window, ask: _Ask) -> None:
     _check_pairs(history, sent)
     _check_nothing_else(history, sent, ask)
     _check_counts(history, sent, window)
+    _check_sources(history, window)
     _check_presence(history, sent, window, ask)
     if not _is_limited(ask):
         _check_whole(history, sent, window)
@@ -238,6 +240,25 @@ def _check_counts(history: _History, sent: _Sent, window: Window) -> None:
     told = sent.all | {s.seq for s in history.said if not s.eligible} - _firsts(history)
     unseen = sum(1 for s in history.said if s.may and s.seq not in told)
     assert len(sent.all) + out + unseen >= total, (sorted(sent.all), _out(window), total)
+
+
+def _check_sources(history: _History, window: Window) -> None:
+    """Each item names the messages whose text it has; every message is named or counted."""
+    assert len(window.sources) == len(window.messages)
+    ids = {said.number: m.id for said, m in zip(history.said, history.messages, strict=True)}
+    items_of = Counter(source for made_of in window.sources for source in made_of)
+    for item, made_of in zip(window.messages, window.sources, strict=True):
+        assert {ids[number] for _, number in marks(json.dumps(item))} <= set(made_of)
+        assert len(set(made_of)) == len(made_of)
+    for message in history.messages:
+        # A part is in one item, and so is the mark of a reply that was cut off.
+        assert items_of[message.id] <= max(1, len(message.parts) + (message.status == "partial"))
+    apart = {ids[number] for kind, number in marks(json.dumps(window.system)) if kind == "m"}
+    assert items_of.keys() <= {message.id for message in history.messages}
+    told = len(items_of.keys() | apart) + sum(_out(window).values())
+    unmarked = sum(1 for said in history.said if said.role == "system" and said.number is None)
+    assert len(history.messages) - (unmarked if window.system else 0) <= told
+    assert told <= len(history.messages)
 
 
 def _firsts(history: _History) -> set[int]:
@@ -450,5 +471,5 @@ def _compare(kind: Kind, steps: list[worlds.Step], asks: list[_Ask]) -> None:
         with worlds.memory_world() as one, worlds.world_at(url) as other:
             sessions = [worlds.build(world, steps) for world in (one, other)]
             for ask in asks:
-                first, second = (session.window(**ask) for session in sessions)
+                first, second = (worlds.with_seqs(s.window(**ask), s) for s in sessions)
                 assert first == second

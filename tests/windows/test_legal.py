@@ -105,3 +105,21 @@ def test_whatever_is_stored_the_window_is_legal(
 def _summarize(session: holdfast.Session) -> None:
     with contextlib.suppress(holdfast.errors.BadQuery):  # There may be nothing to stand for.
         session.summarize("so far", upto=session.head().seq // 2)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("source", PROVIDERS)
+@pytest.mark.parametrize("odd", [None, 1, ["x"], {"x": 1}])
+def test_a_piece_whose_type_is_not_text_affects_only_itself(
+    provider: Provider, source: Provider, odd: JSON
+) -> None:
+    """Such as no provider sends, and any program may store."""
+    with holdfast.open("memory:") as store:
+        session = store.session("s")
+        pieces: list[JSON] = [{"content": {"type": odd, "text": "x"}}, {"item": {"type": odd}}]
+        for data in (*pieces, {"of": odd}):
+            session.append(Message.user([Text("before"), Raw(source, data)]))
+            session.append(Message.assistant([Text("before"), Raw(source, data)]))
+        session.append(Message.user("Go on"))
+        window = session.window(provider=provider)
+    assert "Go on" in str(window.messages[-1])

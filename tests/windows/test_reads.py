@@ -235,7 +235,7 @@ def test_a_cleared_session_has_no_summary(store: Store) -> None:
     session.append(*_turns(0, 10))
     session.summarize("<summary>")
     session.clear()
-    assert session.window().messages == ()
+    assert session.window().messages == []
     session.append(Message.user("<new>"))
     assert _tags(session.window()) == ["new"]
 
@@ -244,7 +244,7 @@ def test_there_is_no_summary_of_nothing(store: Store) -> None:
     session = store.create()
     with pytest.raises(BadQuery):
         session.summarize("<summary>")
-    assert session.window().messages == ()
+    assert session.window().messages == []
     assert session.window().left_out == ()
 
 

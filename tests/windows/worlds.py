@@ -31,7 +31,7 @@ from holdfast.storage.memory import MemoryBackend
 from holdfast.storage.postgres.backend import PostgresBackend
 from holdfast.testing.conformance.fixtures import SetClock
 from holdfast.turn import Turn
-from holdfast.values import JSON, File, Part, Raw, Text, Thinking, ToolResult
+from holdfast.values import JSON, File, Part, Raw, Text, Thinking, ToolResult, Window
 from tests import store_urls
 
 T = TypeVar("T")
@@ -57,6 +57,13 @@ def number_of(message: Message) -> int | None:
     """Return the number a message was made with; what the store made or erased has none."""
     found = marks(repr(message.parts))
     return found[0][1] if found else None
+
+
+def with_seqs(window: Window, session: Session) -> Window:
+    """Return a window with seqs as sources: messages of the store itself have an id of its own."""
+    seqs = {message.id: str(message.seq) for message in session.messages()}
+    sources = tuple(tuple(seqs[source] for source in made_of) for made_of in window.sources)
+    return msgspec.structs.replace(window, sources=sources)
 
 
 def _stamped(message: Message, number: int) -> Message:

@@ -1,4 +1,4 @@
-"""The async twins. Each runs the same operations and queries as its sync twin.
+"""The async twins, for asyncio. Each runs the same operations and queries as its sync twin.
 
 A write is submitted and awaited: no thread waits for it, so a thousand sessions can write at once
 and share their syncs. A cancelled task withdraws a write that has not started; one that has started

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from holdfast.context import GuardedWriter
+from holdfast.errors import Invalid
 from holdfast.storage.protocol import Operation, PendingWrite
 from holdfast.storage.write_queue import unfinished_error
 
@@ -115,9 +116,21 @@ _completion_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, CompletionQueue
 )
 
 
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return asyncio's running loop; raise `Invalid` if there is none, as under trio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise Invalid(
+            "the async API needs a running event loop of asyncio, and there is none here; nothing "
+            "was opened or stored. Without asyncio use the sync API (holdfast.open), in a program "
+            "on trio with trio.to_thread.run_sync."
+        ) from error
+
+
 async def run_write(writer: GuardedWriter, operation: Operation[T]) -> T:
     """Submit an operation, await it and return its result; a cancelled task withdraws it."""
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     queue = _completion_queues.get(loop)
     if queue is None:
         queue = _completion_queues[loop] = CompletionQueue(loop)

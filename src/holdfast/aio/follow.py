@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from holdfast.errors import StoreUnavailable
 from holdfast.follow import BaseFollower, Follower, StoreFollower
 from holdfast.storage.protocol import Backend
-from holdfast.values import Activity, BranchChanged, Head, Message
+from holdfast.values import Activity, Head
 
 T = TypeVar("T")
 _MIN_POLL_S = 0.02
@@ -51,17 +51,22 @@ class AsyncBaseFollower(Generic[T]):
             raise
 
 
-class AsyncFollower(AsyncBaseFollower[Message | BranchChanged]):
+class AsyncFollower(AsyncBaseFollower[T]):
     """The async twin of `Follower`."""
 
-    def __init__(self, backend: Backend, follower: Follower) -> None:
+    def __init__(self, backend: Backend, follower: Follower[T]) -> None:
         super().__init__(backend, follower)
         self._follower = follower
 
     @property
     def head(self) -> Head:
-        """The position up to which it has delivered."""
+        """The message up to which it has delivered."""
         return self._follower.head
+
+    @property
+    def cursor(self) -> str:
+        """The position up to which it has delivered, records included, as text for `after`."""
+        return self._follower.cursor
 
 
 class AsyncStoreFollower(AsyncBaseFollower[Activity]):

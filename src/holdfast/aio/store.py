@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 from holdfast import store, titles
+from holdfast.aio.completion_queue import running_loop
 from holdfast.aio.follow import AsyncStoreFollower
 from holdfast.aio.session import AsyncSession, sync_of
 from holdfast.storage.protocol import Backend
@@ -21,19 +23,23 @@ from holdfast.values import (
     Damage,
     ExportReport,
     Forks,
+    Head,
     Hit,
     ImportReport,
     IndexStatus,
     ListOptions,
+    Message,
     Page,
     Plan,
     PurgeReport,
+    Record,
     Relation,
     RetentionOptions,
     RetentionReport,
     Review,
     SalvageReport,
     SearchOptions,
+    SessionChanges,
     SessionFields,
     SessionInfo,
     Stats,
@@ -43,7 +49,7 @@ AsyncTitleMaker: TypeAlias = Callable[[AsyncSession], Awaitable[str | None]]
 
 
 class AsyncStore:
-    """The async twin of `Store`."""
+    """The async twin of `Store`, for asyncio; `holdfast.open_async` returns these."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -81,18 +87,31 @@ class AsyncStore:
         key: str | None = None,
         parent: str | AsyncSession | None = None,
         relation: Relation = "continue",
+        entries: Sequence[Message | Record] = (),
+        update: SessionChanges | None = None,
         **fields: Unpack[SessionFields],
     ) -> AsyncSession:
         """Create a session; `KeyTaken` if another has this key."""
         from_ = sync_of(parent) if isinstance(parent, AsyncSession) else parent
         made = await asyncio.to_thread(
-            self._store.create, key=key, parent=from_, relation=relation, **fields
+            self._store.create,
+            key=key,
+            parent=from_,
+            relation=relation,
+            entries=entries,
+            update=update,
+            **fields,
         )
         return AsyncSession(made)
 
     async def get(self, ref: str) -> AsyncSession:
         """Open a session by id, unique id prefix, key, run id, title, `@latest` or `@pinned`."""
         return AsyncSession(await asyncio.to_thread(self._store.get, ref))
+
+    async def message(self, id: str) -> tuple[AsyncSession, Message]:
+        """Read one message by its id, and open the session that it belongs to."""
+        session, message = await asyncio.to_thread(self._store.message, id)
+        return AsyncSession(session), message
 
     async def latest(
         self, *, scope: str | None = None, agent: str | None = None, cwd: str | None = None
@@ -138,21 +157,33 @@ class AsyncStore:
                     titled.append(await session.update(auto_title=title))
         return titled
 
+    async def record(
+        self, kind: str, key: str | None = None, *, scope: str | None = None
+    ) -> Record | None:
+        """Read the current record of a kind and key beyond sessions: of a scope, or of all."""
+        return await asyncio.to_thread(self._store.record, kind, key, scope=scope)
+
+    async def put_record(self, record: Record, *, scope: str | None = None) -> Record:
+        """Store a record beyond sessions, in place of the current one of its kind and key."""
+        return await asyncio.to_thread(self._store.put_record, record, scope=scope)
+
     def follow(self, since: int = 0) -> AsyncStoreFollower:
         """Iterate over writes to any session, as they happen."""
         return AsyncStoreFollower(self._store.backend, self._store.follow(since))
 
-    async def trash(self, ref: str) -> SessionInfo:
+    async def trash(self, ref: str, *, expect: Head | None = None) -> SessionInfo:
         """Move a session to the trash."""
-        return await asyncio.to_thread(self._store.trash, ref)
+        return await asyncio.to_thread(self._store.trash, ref, expect=expect)
 
     async def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
         """Restore a session from the trash."""
         return await asyncio.to_thread(self._store.restore, ref, keyless=keyless)
 
-    async def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
+    async def purge(
+        self, ref: str, *, forks: Forks = "keep", expect: Head | None = None
+    ) -> PurgeReport:
         """Erase a session for ever."""
-        return await asyncio.to_thread(self._store.purge, ref, forks=forks)
+        return await asyncio.to_thread(self._store.purge, ref, forks=forks, expect=expect)
 
     async def finish_purges(self) -> int:
         """Finish purges that were interrupted; return how many messages that erased."""
@@ -175,6 +206,10 @@ class AsyncStore:
     async def blob(self, sha256: str) -> bytes:
         """Read a file or large part by its hash."""
         return await asyncio.to_thread(self._store.blob, sha256)
+
+    async def blobs(self, *sha256: str) -> dict[str, bytes]:
+        """Read files or large parts by their hashes, all in one read."""
+        return await asyncio.to_thread(self._store.blobs, *sha256)
 
     async def verify(self) -> list[Damage]:
         """Read everything and return what is damaged."""
@@ -259,17 +294,62 @@ class AsyncStore:
         await self.close()
 
 
-@asynccontextmanager
-async def open_async(
+class StoreOpening:
+    """A store that `await` opens, and an `async with` block opens and closes.
+
+    The store belongs to the caller: it stays open when this object is gone.
+    """
+
+    def __init__(self, open: Callable[[], Store]) -> None:
+        self._open = open
+        self._opened: AsyncStore | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncStore]:
+        """Open the store; close it with `await store.close()`."""
+        return self._open_in_thread().__await__()
+
+    async def _open_in_thread(self) -> AsyncStore:
+        running_loop()
+        opened: Future[Store] = Future()
+        try:
+            return AsyncStore(await asyncio.to_thread(self._open_into, opened))
+        except asyncio.CancelledError:
+            # The thread goes on, and what it opens has no caller to close it.
+            opened.add_done_callback(lambda late: late.result().close())
+            raise
+
+    def _open_into(self, opened: Future[Store]) -> Store:
+        store = self._open()
+        opened.set_result(store)
+        return store
+
+    async def __aenter__(self) -> AsyncStore:
+        """Open the store, to be closed at the end of the block."""
+        self._opened = await self
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        if self._opened is not None:
+            await self._opened.close()
+
+
+def open_async(
     url: str | os.PathLike[str] | None = None,
     *,
     tenant: str = "default",
     durability: Durability = "power",
     readonly: bool = False,
-) -> AsyncIterator[AsyncStore]:
-    """Open a store in an `async with` block; see `holdfast.open`."""
-    opened = await asyncio.to_thread(
-        store.open, url, tenant=tenant, durability=durability, readonly=readonly
+) -> StoreOpening:
+    """Open a store with `await`, or in an `async with` block; see `holdfast.open`.
+
+    The async API is asyncio's; `Invalid` is raised where no loop of asyncio is running.
+    """
+    return StoreOpening(
+        partial(store.open, url, tenant=tenant, durability=durability, readonly=readonly)
     )
-    async with AsyncStore(opened) as twin:
-        yield twin

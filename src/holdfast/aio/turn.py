@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -14,8 +14,20 @@ from holdfast.aio.draft import AsyncDraft
 from holdfast.draft import note_failure
 from holdfast.errors import HoldfastError, OutcomeUnknown, SessionBusy
 from holdfast.operations import turns
-from holdfast.turn import TurnCore, assistant_message, ending
-from holdfast.values import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
+from holdfast.turn import TurnCore, assistant_message, ending, messages_from
+from holdfast.values import (
+    JSON,
+    Content,
+    File,
+    Message,
+    MessageFields,
+    Provider,
+    Raw,
+    Record,
+    Recovered,
+    Text,
+    ToolCall,
+)
 
 _MIN_PAUSE_S = 0.02
 _MAX_PAUSE_S = 0.25
@@ -64,6 +76,22 @@ class AsyncTurn:
     async def add(self, message: Message) -> Message:
         """Store any message; return it as stored."""
         return await run_write(self._state.writer, self._state.add(message))
+
+    async def record(
+        self,
+        kind: str,
+        data: JSON,
+        *,
+        key: str | None = None,
+        files: dict[str, File] | None = None,
+    ) -> Record:
+        """Store a record behind the newest message; return it as stored."""
+        operation = self._state.record(kind, data, key=key, files=files)
+        return await run_write(self._state.writer, operation)
+
+    async def add_from(self, provider: Provider, item: Mapping[str, JSON]) -> Message:
+        """Store a provider's message, or a whole reply, as it is."""
+        return await self.add(*messages_from(provider, [item]))
 
     async def tool_started(self, call_id: str) -> None:
         """Record that a tool starts, before it can have an effect."""

@@ -1,1 +1,5 @@
 """Conversion between messages and each provider's message format. No I/O, no provider SDK."""
+
+from holdfast.formats.originals import keep, kept
+
+__all__ = ["keep", "kept"]

@@ -1,8 +1,8 @@
 """Messages of Anthropic's Messages API.
 
-`decode` reads one message of a request, or a whole reply; `encode(decode(x))` gives `x` back. A
-user message that holds only tool results becomes a `tool` message. A reply's fields beyond role and
-content (id, stop reason) are stored, and never sent.
+`decode` reads one message of a request, or a whole reply; `encode` writes what a request may hold,
+and with `reply=True` exactly what was read: a reply's id, model, stop reason and usage are stored,
+and never sent. A user message that holds only tool results becomes a `tool` message.
 
 A message from another provider is encoded as far as this format allows:
 
@@ -40,9 +40,13 @@ from holdfast.formats.common import (
     copied,
     filter_parts,
     from_base64,
+    json_object,
     mime_of,
+    token_count,
     with_error_mark,
+    with_reply_fields,
 )
+from holdfast.formats.originals import keep, kept
 from holdfast.formats.passthrough import (
     MessageNote,
     PartNote,
@@ -94,25 +98,36 @@ _INTERRUPTED_TEXT: Final = "[interrupted]"
 
 
 def decode(item: Mapping[str, JSON]) -> Message:
-    """Decode one message; `BadMessage` if it is not valid."""
-    if not isinstance(item, Mapping):
-        raise BadMessage(f"expected a message, got {type(item).__name__}")
-    given = {key: copied(value) for key, value in item.items()}
+    """Decode one message or a whole reply; `BadMessage` if it is not valid."""
+    original = json_object(item, "a message")
+    return keep(_decode(original), SOURCE, original)
+
+
+def _decode(original: JSONObject) -> Message:
+    given = dict(original)
     role = given.pop("role", None)
     if not isinstance(role, str) or role not in _ROLES:
         raise BadMessage("role: must be user, assistant or system")
     content = given.pop("content", None)
     blocks = _blocks_of(content)
     parts = [part for block in blocks for part in _decode_block(block, role)]
-    note = _note_of(given, role, content, blocks)
+    is_reply = given.get("type") == "message"
+    note = _note_of({} if is_reply else given, role, content, blocks)
     if note != MessageNote({}):
         parts.append(to_raw(SOURCE, note))
     only_results = all(block.get("type") == "tool_result" for block in blocks)
-    return Message(
+    message = Message(
         role="tool" if role == "user" and blocks and only_results else _ROLES[role],
         parts=tuple(parts),
-        model=_text_or_none(note.reply.get("model")),
-        usage=_usage_of(note.reply.get("usage")),
+    )
+    if not is_reply:
+        return message
+    usage = given.get("usage")
+    return with_reply_fields(
+        message,
+        id=given.get("id"),
+        model=given.get("model"),
+        usage=usage_of(usage) if isinstance(usage, dict) else None,
     )
 
 
@@ -130,18 +145,16 @@ def _blocks_of(content: JSON) -> list[JSONObject]:
 
 
 def _note_of(
-    given: JSONObject, role: str, content: JSON, blocks: Sequence[JSONObject]
+    fields: JSONObject, role: str, content: JSON, blocks: Sequence[JSONObject]
 ) -> MessageNote:
     """Return a note with the message's fields beyond its blocks."""
-    is_reply = given.get("type") == "message"
-    fields: JSONObject = {} if is_reply else given
     made: JSONObject = {}
     if role == "system":
         fields, made = {**fields, "role": "system"}, {"role": "user"}
     form = None
     if _is_one_text(blocks) and isinstance(content, str) == (role == "assistant"):
         form = _STRING if isinstance(content, str) else _BLOCKS
-    return MessageNote(fields, made, form, given if is_reply else {})
+    return MessageNote(fields, made, form)
 
 
 def _is_one_text(blocks: Sequence[JSONObject]) -> bool:
@@ -152,25 +165,17 @@ def _is_text(block: JSONObject) -> bool:
     return block["type"] == "text" and isinstance(block.get("text"), str)
 
 
-def _usage_of(given: JSON) -> Usage | None:
+def usage_of(given: JSONObject) -> Usage:
     """Return the usage. Holdfast counts tokens read from or written to the cache as input."""
-    if not isinstance(given, dict):
-        return None
-    read, wrote = (
-        _count(given, "cache_read_input_tokens"),
-        _count(given, "cache_creation_input_tokens"),
-    )
+    read = token_count(given, "cache_read_input_tokens")
+    wrote = token_count(given, "cache_creation_input_tokens")
     return Usage(
-        input=_count(given, "input_tokens") + read + wrote,
-        output=_count(given, "output_tokens"),
+        input=token_count(given, "input_tokens") + read + wrote,
+        output=token_count(given, "output_tokens"),
         cache_read=read,
         cache_write=wrote,
+        reasoning=token_count(given.get("output_tokens_details"), "thinking_tokens"),
     )
-
-
-def _count(given: JSONObject, key: str) -> int:
-    value = given.get(key)
-    return value if type(value) is int and value > 0 else 0
 
 
 def _text_or_none(value: JSON) -> str | None:
@@ -250,8 +255,13 @@ def _utf8(text: str) -> bytes | None:
 # -------------------------------------------------------------------------------------- encoding
 
 
-def encode(message: Message) -> JSONObject:
-    """Encode a message. If nothing of it can be sent, its content is an empty list."""
+def encode(message: Message, *, reply: bool = False) -> JSONObject:
+    """Encode a message. If nothing of it can be sent, its content is an empty list.
+
+    With `reply`, return exactly what was decoded, also what is never sent.
+    """
+    if reply and (original := kept(message, SOURCE)) is not None:
+        return original
     note = message_note(SOURCE, message.parts)
     role = "assistant" if message.role == "assistant" else "user"
     encoded = merge_under(note.fields, note.made, {"role": role})
@@ -447,7 +457,7 @@ def _block_types(message: Message) -> list[str]:
 
 
 def _is_thinking(part: Part) -> bool:
-    return isinstance(part, Thinking) or _own_block(part).get("type") in _THINKING
+    return isinstance(part, Thinking) or str(_own_block(part).get("type")) in _THINKING
 
 
 def _own_block(part: Part) -> JSONObject:
@@ -456,7 +466,7 @@ def _own_block(part: Part) -> JSONObject:
 
 
 def _server_call_id(block: JSONObject) -> str | None:
-    return str(block.get("id")) if block.get("type") in _SERVER_CALLS else None
+    return str(block.get("id")) if str(block.get("type")) in _SERVER_CALLS else None
 
 
 def _server_result_id(block: JSONObject) -> str | None:
@@ -469,7 +479,7 @@ FORMAT: Final = Format(
     encode=lambda message: [encode(message)],
     decode=decode,
     has_content=lambda item: bool(item.get("content")),
-    is_thinking=lambda block: block.get("type") in _THINKING,
+    is_thinking=lambda block: str(block.get("type")) in _THINKING,
     make_compatible=_make_compatible,
     encode_system=lambda text: text,
     alternates_roles=True,

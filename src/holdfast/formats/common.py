@@ -1,4 +1,4 @@
-"""Helpers for all provider formats: files in base64, arguments as JSON text, notes, error marks.
+"""Helpers for all provider formats: files in base64, arguments as JSON text, notes, replies.
 
 A value is parsed only if writing it gives the same text again. Text that would not survive (a data
 URL with parameters, JSON with spaces) is kept unchanged, so that storing a message alters nothing.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NoReturn, TypeAlias
 
 import msgspec
 
-from holdfast.values import JSON, File, Part, Raw, Text, ToolResult
+from holdfast.errors import BadMessage
+from holdfast.validation import MAX_TOKEN_COUNT, check_json_object
+from holdfast.values import JSON, File, Message, Part, Raw, Text, ToolResult, Usage
 
 JSONObject: TypeAlias = dict[str, JSON]
 
@@ -40,6 +42,9 @@ _ERROR_TEXT: Final = re.compile(
 # The store's limits for JSON, less the levels around arguments; those beyond them stay text.
 MAX_ARGUMENTS_DEPTH: Final = 190
 _MAX_DIGITS: Final = 2400
+# Ids that some servers count or draw from a small range are shorter than a provider's random ones.
+_MIN_ID_CHARS: Final = 20
+_MAX_ID_CHARS: Final = 1_000
 
 
 def copied(value: JSON) -> JSON:
@@ -49,6 +54,36 @@ def copied(value: JSON) -> JSON:
     if isinstance(value, list):
         return [copied(inner) for inner in value]
     return value
+
+
+def json_object(item: object, noun: str) -> JSONObject:
+    """Return a copy of a provider's dict; `BadMessage` if it is not one, or is not JSON."""
+    if not isinstance(item, Mapping):
+        hint = "; pass its model_dump()" if hasattr(item, "model_dump") else ""
+        raise BadMessage(f"expected {noun}, got {type(item).__name__}{hint}")
+    return {key: copied(value) for key, value in check_json_object(dict(item), noun).items()}
+
+
+# --------------------------------------------------------------------------------------- replies
+
+
+def with_reply_fields(
+    message: Message, *, id: JSON = None, model: JSON = None, usage: Usage | None = None
+) -> Message:
+    """Return a message with what its provider says of it; an id only if it is surely unique."""
+    has_id = isinstance(id, str) and _MIN_ID_CHARS <= len(id) <= _MAX_ID_CHARS
+    return msgspec.structs.replace(
+        message,
+        id=id if has_id else message.id,
+        model=model if isinstance(model, str) else None,
+        usage=usage,
+    )
+
+
+def token_count(given: JSON, key: str) -> int:
+    """Return a number of tokens that a provider reports; 0 if it is not plausible."""
+    value = given.get(key) if isinstance(given, dict) else None
+    return value if type(value) is int and 0 < value <= MAX_TOKEN_COUNT // 4 else 0
 
 
 # ----------------------------------------------------------------------------------------- files

@@ -1,7 +1,8 @@
 """Contents of Google's Gemini API, with the field names of its REST interface (`functionCall`).
 
-`decode` reads one content; `encode(decode(x))` gives `x` back. A user content that holds only
-function responses becomes a `tool` message, and so does one with the legacy role `function`.
+`decode` reads one content, or a whole reply, of which the first candidate becomes the message;
+`encode` writes the content, and with `reply=True` exactly what was read. A user content that holds
+only function responses becomes a `tool` message, and so does one with the legacy role `function`.
 
 Calls often have no ids in this format: a response is matched to its call by name and order. To
 pair them, the k-th call of a function within a content gets the id `name-k`, and so does the k-th
@@ -38,7 +39,17 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import BadMessage
-from holdfast.formats.common import JSONObject, breadcrumb, copied, from_base64, mime_of
+from holdfast.formats.common import (
+    JSONObject,
+    breadcrumb,
+    copied,
+    from_base64,
+    json_object,
+    mime_of,
+    token_count,
+    with_reply_fields,
+)
+from holdfast.formats.originals import keep, kept
 from holdfast.formats.passthrough import (
     MessageNote,
     PartNote,
@@ -66,6 +77,7 @@ from holdfast.values import (
     Thinking,
     ToolCall,
     ToolResult,
+    Usage,
 )
 
 SOURCE: Final = "gemini"
@@ -77,6 +89,13 @@ _MEDIA_IN_RESULTS: Final = ("application/pdf", "image/", "text/plain")
 _PYTHON_NAMES: Final = frozenset(
     {"code_execution_result", "executable_code", "file_data", "function_call"}
     | {"function_response", "inline_data", "thought_signature", "tool_call", "tool_response"}
+)
+# Fields that only a whole reply has, and their Python spellings.
+_REPLY_FIELDS: Final = frozenset(
+    {"candidates", "modelVersion", "promptFeedback", "responseId", "usageMetadata"}
+)
+_PYTHON_REPLY_FIELDS: Final = frozenset(
+    {"model_version", "prompt_feedback", "response_id", "sdk_http_response", "usage_metadata"}
 )
 # The main nested object of a part.
 _INNER: Final = ("functionCall", "functionResponse", "inlineData")
@@ -91,10 +110,51 @@ _URLSAFE: Final = "urlsafe"
 
 
 def decode(item: Mapping[str, JSON]) -> Message:
-    """Decode one content; `BadMessage` if it is not valid."""
-    if not isinstance(item, Mapping):
-        raise BadMessage(f"expected a content, got {type(item).__name__}")
-    given = {key: copied(value) for key, value in item.items()}
+    """Decode one content or a whole reply; `BadMessage` if it is not valid."""
+    original = json_object(item, "a content")
+    _refuse_python_names(original, _PYTHON_REPLY_FIELDS, "reply")
+    is_reply = "parts" not in original and not _REPLY_FIELDS.isdisjoint(original)
+    message = _decode_reply(original) if is_reply else _decode_content(original)
+    return keep(message, SOURCE, original)
+
+
+def _decode_reply(given: JSONObject) -> Message:
+    """Decode the first candidate of a reply; one without any, as a filter leaves it, is empty."""
+    candidates = given.get("candidates")
+    if not isinstance(candidates, list | None):
+        raise BadMessage("candidates: expected a list")
+    content = None
+    if candidates:
+        if not isinstance(candidates[0], dict):
+            raise BadMessage("candidates[0]: expected an object")
+        content = candidates[0].get("content")
+    if not isinstance(content, dict | None):
+        raise BadMessage("candidates[0].content: expected a content")
+    content = content or {}
+    message = _decode_content({**content, "role": content.get("role") or "model"})
+    usage = given.get("usageMetadata")
+    return with_reply_fields(
+        message,
+        id=given.get("responseId"),
+        model=given.get("modelVersion"),
+        usage=_usage_of(usage) if isinstance(usage, dict) else None,
+    )
+
+
+def _usage_of(given: JSONObject) -> Usage:
+    """Return the usage. Gemini counts thoughts, and what its tools read, separately."""
+    thoughts = token_count(given, "thoughtsTokenCount")
+    tools = token_count(given, "toolUsePromptTokenCount")
+    return Usage(
+        input=token_count(given, "promptTokenCount") + tools,
+        output=token_count(given, "candidatesTokenCount") + thoughts,
+        cache_read=token_count(given, "cachedContentTokenCount"),
+        reasoning=thoughts,
+    )
+
+
+def _decode_content(original: JSONObject) -> Message:
+    given = dict(original)
     role = given.get("role") or "user"
     if not isinstance(role, str) or role not in _ROLES:
         raise BadMessage("role: must be user, model or function")
@@ -117,13 +177,17 @@ def _pieces_of(given: JSON) -> list[JSONObject]:
     for number, piece in enumerate(given or ()):
         if not isinstance(piece, dict):
             raise BadMessage(f"parts[{number}]: expected an object")
-        if foreign := _PYTHON_NAMES.intersection(piece):
-            raise BadMessage(
-                f"parts[{number}]: {min(foreign)} is not a field of the REST interface; "
-                'use model_dump(mode="json", by_alias=True, exclude_none=True)'
-            )
+        _refuse_python_names(piece, _PYTHON_NAMES, f"parts[{number}]")
         pieces.append(piece)
     return pieces
+
+
+def _refuse_python_names(given: JSONObject, names: frozenset[str], where: str) -> None:
+    if foreign := names.intersection(given):
+        raise BadMessage(
+            f"{where}: {min(foreign)} is not a field of the REST interface; "
+            'use model_dump(mode="json", by_alias=True, exclude_none=True)'
+        )
 
 
 class _IdGenerator:
@@ -248,8 +312,15 @@ def _from_urlsafe(text: str) -> bytes | None:
 # -------------------------------------------------------------------------------------- encoding
 
 
-def encode(message: Message, *, names: Mapping[str, str] | None = None) -> JSONObject:
-    """Encode a message. If nothing of it can be sent, its `parts` are an empty list."""
+def encode(
+    message: Message, *, names: Mapping[str, str] | None = None, reply: bool = False
+) -> JSONObject:
+    """Encode a message. If nothing of it can be sent, its `parts` are an empty list.
+
+    With `reply`, return exactly what was decoded, also what is never sent.
+    """
+    if reply and (original := kept(message, SOURCE)) is not None:
+        return original
     note = message_note(SOURCE, message.parts)
     noted = with_notes(SOURCE, message.parts)
     pieces = [_encode_part(part, part_note, names or {}) for part, part_note in noted]

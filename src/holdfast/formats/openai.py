@@ -1,7 +1,8 @@
 """Messages of OpenAI's chat completions, and of every server with a compatible API.
 
-`decode` reads one message of a request or of a reply; `encode(decode(x))` gives `x` back. A message
-from another provider is encoded as far as this format allows:
+`decode` reads one message of a request, or a whole reply, of which the first choice becomes the
+message; `encode` writes what a request may hold, and with `reply=True` exactly what was read. A
+message from another provider is encoded as far as this format allows:
 
 * text, images, WAV and MP3 audio and PDF files are pieces of content in user messages; in other
   roles, and for other types, a file becomes its breadcrumb (`[image: cat.png]`);
@@ -29,12 +30,15 @@ from holdfast.formats.common import (
     copied,
     from_base64,
     from_data_url,
+    json_object,
     mime_of,
     name_of,
     raw_object,
     read_arguments,
     to_base64,
     to_data_url,
+    token_count,
+    with_reply_fields,
     write_arguments,
 )
 from holdfast.formats.openai_passthrough import (
@@ -50,8 +54,20 @@ from holdfast.formats.openai_passthrough import (
     to_audio,
     with_notes,
 )
+from holdfast.formats.originals import keep, kept
 from holdfast.formats.registry import Format
-from holdfast.values import JSON, File, Message, Part, Raw, Role, Text, ToolCall, ToolResult
+from holdfast.values import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Raw,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 
 SOURCE: Final = "openai"
 
@@ -89,9 +105,46 @@ _THINKING: Final = frozenset({"reasoning", "redacted_thinking", "thinking"})
 
 
 def decode(item: Mapping[str, JSON]) -> Message:
-    """Decode one message; `BadMessage` if it is not valid."""
-    if not isinstance(item, Mapping):
-        raise BadMessage(f"expected a chat message, got {type(item).__name__}")
+    """Decode one message or a whole reply; `BadMessage` if it is not valid."""
+    original = json_object(item, "a chat message")
+    message = _decode_reply(original) if "choices" in original else _decode_message(original)
+    return keep(message, SOURCE, original)
+
+
+def _decode_reply(given: JSONObject) -> Message:
+    """Decode the first choice of a reply; one without any, as a filter leaves it, is empty."""
+    choices = given["choices"]
+    if not isinstance(choices, list):
+        raise BadMessage(f"choices: expected a list, got {type(choices).__name__}")
+    message = Message(role="assistant")
+    if choices:
+        inner = _object(choices[0]).get("message")
+        if not isinstance(inner, dict):
+            raise BadMessage("choices[0].message: expected a message; a chunk of a stream has none")
+        message = _decode_message(inner)
+    usage = given.get("usage")
+    return with_reply_fields(
+        message,
+        id=given.get("id"),
+        model=given.get("model"),
+        usage=usage_of(usage) if isinstance(usage, dict) else None,
+    )
+
+
+def usage_of(given: JSONObject) -> Usage:
+    """Return the usage, also as compatible servers report it."""
+    prompt = given.get("prompt_tokens_details")
+    return Usage(
+        input=token_count(given, "prompt_tokens"),
+        output=token_count(given, "completion_tokens"),
+        cache_read=token_count(prompt, "cached_tokens")
+        or token_count(given, "prompt_cache_hit_tokens"),
+        cache_write=token_count(prompt, "cache_write_tokens"),
+        reasoning=token_count(given.get("completion_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def _decode_message(item: JSONObject) -> Message:
     role = item.get("role")
     if role == "tool" or role == "function":  # noqa: PLR1714 (mypy narrows by ==)
         return _decode_result(item, role)
@@ -259,8 +312,13 @@ def _legacy_call_id(name: str) -> str:
 # -------------------------------------------------------------------------------------- encoding
 
 
-def encode(message: Message) -> dict[str, JSON]:
-    """Encode a message; `BadMessage` if it takes several chat messages."""
+def encode(message: Message, *, reply: bool = False) -> dict[str, JSON]:
+    """Encode a message; `BadMessage` if it takes several chat messages.
+
+    With `reply`, return exactly what was decoded, also what is never sent.
+    """
+    if reply and (original := kept(message, SOURCE)) is not None:
+        return original
     written = encode_all(message)
     if len(written) != 1:
         raise BadMessage(
@@ -302,7 +360,7 @@ def _is_legacy_note(part: Part) -> bool:
         isinstance(part, Raw)
         and part.source == SOURCE
         and isinstance(part.data, dict)
-        and part.data.get("of") in _LEGACY_KINDS
+        and str(part.data.get("of")) in _LEGACY_KINDS
     )
 
 
@@ -507,7 +565,7 @@ FORMAT: Final = Format(
     encode=encode_all,
     decode=decode,
     has_content=lambda item: any(map(item.get, ("content", "refusal", "audio"))),
-    is_thinking=lambda piece: piece.get("type") in _THINKING,
+    is_thinking=lambda piece: str(piece.get("type")) in _THINKING,
     make_compatible=_make_compatible,
     encode_system=None,
     alternates_roles=False,

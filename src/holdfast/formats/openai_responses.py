@@ -1,7 +1,8 @@
 """Items of OpenAI's Responses API: the `input` of a request, and the `output` of a reply.
 
-`decode` reads one item; `encode` writes a message as items, in the order of its parts. The parts of
-several items may therefore be joined in one message, and still give the same items.
+`decode` reads one item, or a whole reply; `encode` writes a message as items, in the order of its
+parts. The parts of several items may therefore be joined in one message, and still give the same
+items: so are those of a reply. With `reply=True`, `encode` returns exactly what was read.
 
 * a message becomes text and files, then a note with its id, status and phase;
 * a call and its output become a `ToolCall` and a `ToolResult`; the note after each keeps the item's
@@ -29,12 +30,15 @@ from holdfast.formats.common import (
     copied,
     from_base64,
     from_data_url,
+    json_object,
     mime_of,
     name_of,
     raw_object,
     read_arguments,
     to_base64,
     to_data_url,
+    token_count,
+    with_reply_fields,
     write_arguments,
 )
 from holdfast.formats.openai_items import SOURCE, make_compatible
@@ -50,6 +54,7 @@ from holdfast.formats.openai_passthrough import (
     to_audio,
     with_notes,
 )
+from holdfast.formats.originals import keep, kept
 from holdfast.formats.registry import Format
 from holdfast.values import (
     JSON,
@@ -62,6 +67,7 @@ from holdfast.values import (
     Thinking,
     ToolCall,
     ToolResult,
+    Usage,
 )
 
 _ROLES: Final[dict[str, Role]] = {
@@ -107,9 +113,47 @@ _DOCUMENTS: Final = frozenset(
 
 
 def decode(item: Mapping[str, JSON]) -> Message:
-    """Decode one item; `BadMessage` if it is not valid."""
-    if not isinstance(item, Mapping):
-        raise BadMessage(f"expected an item of the Responses API, got {type(item).__name__}")
+    """Decode one item or a whole reply; `BadMessage` if it is not valid."""
+    original = json_object(item, "an item of the Responses API")
+    if original.get("object") == "response":
+        return keep(_decode_reply(original), SOURCE, original)
+    message = _decode_item(original)
+    if not _is_reference(original):
+        message = with_reply_fields(message, id=original.get("id"))
+    return keep(message, SOURCE, original)
+
+
+def _decode_reply(given: JSONObject) -> Message:
+    """Decode the items of a reply as one message."""
+    output = given.get("output")
+    if not isinstance(output, list):
+        raise BadMessage(f"output: expected a list, got {type(output).__name__}")
+    parts: list[Part] = []
+    for number, item in enumerate(output):
+        if not isinstance(item, dict):
+            raise BadMessage(f"output[{number}]: expected an item, got {type(item).__name__}")
+        parts += _decode_item(item).parts
+    usage = given.get("usage")
+    return with_reply_fields(
+        Message(role="assistant", parts=tuple(parts)),
+        id=given.get("id"),
+        model=given.get("model"),
+        usage=_usage_of(usage) if isinstance(usage, dict) else None,
+    )
+
+
+def _usage_of(given: JSONObject) -> Usage:
+    read = given.get("input_tokens_details")
+    return Usage(
+        input=token_count(given, "input_tokens"),
+        output=token_count(given, "output_tokens"),
+        cache_read=token_count(read, "cached_tokens"),
+        cache_write=token_count(read, "cache_write_tokens"),
+        reasoning=token_count(given.get("output_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def _decode_item(item: JSONObject) -> Message:
     kind = item.get("type")
     if kind == "message" or (kind is None and "role" in item):
         return _decode_message(item)
@@ -183,7 +227,7 @@ def _decode_piece(piece: JSON, role: str) -> list[Piece]:
     if not isinstance(piece, dict):
         return [Raw(SOURCE, {"content": copied(piece)})]
     kind, text = piece.get("type"), piece.get("text")
-    if isinstance(text, str) and kind in {"input_text", "output_text"}:
+    if isinstance(text, str) and str(kind) in {"input_text", "output_text"}:
         return _text_parts(piece, text, role)
     file, bare = _read_file(piece)
     if file is None:
@@ -259,8 +303,14 @@ def _object(value: JSON) -> JSONObject:
 # -------------------------------------------------------------------------------------- encoding
 
 
-def encode(message: Message) -> list[dict[str, JSON]]:
-    """Encode a message as items; an empty list if nothing of it can be sent."""
+def encode(message: Message, *, reply: bool = False) -> list[dict[str, JSON]]:
+    """Encode a message as items; an empty list if nothing of it can be sent.
+
+    With `reply`, return exactly what was decoded, also what is never sent: the reply itself, or the
+    item.
+    """
+    if reply and (original := kept(message, SOURCE)) is not None:
+        return [original]
     role = _SENT_ROLES[message.role]
     items: list[dict[str, JSON]] = []
     content: list[Noted] = []
@@ -307,13 +357,18 @@ def _has_required_fields(item: JSONObject) -> bool:
     Types that parts represent are never kept verbatim, except an output without a call.
     """
     kind, id = item.get("type"), item.get("id")
-    if kind is None or kind == "item_reference":
-        return isinstance(id, str) and item.keys() <= {"id", "type"}
+    if _is_reference(item):
+        return isinstance(id, str) and (kind is not None or item.keys() <= {"id", "type"})
     if kind == "reasoning":
         return isinstance(id, str) and isinstance(item.get("summary"), list)
     if kind == "function_call_output":
         return item.get("call_id") is None and isinstance(item.get("output"), str | list)
     return isinstance(kind, str) and kind not in {"message", *_CALLS, *_OUTPUTS}
+
+
+def _is_reference(item: JSONObject) -> bool:
+    kind = item.get("type")
+    return kind == "item_reference" or (kind is None and "role" not in item)
 
 
 def _write_call(call: ToolCall, kind: str) -> JSONObject:

@@ -55,13 +55,12 @@ class PartNote(msgspec.Struct, frozen=True, omit_defaults=True):
 class MessageNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """A provider's extra fields for a whole message.
 
-    `made` and `form` are as for a part. `reply` holds fields of a reply: stored, never sent.
+    `made` and `form` are as for a part.
     """
 
     fields: JSONObject
     made: JSONObject = {}
     form: str | None = None
-    reply: JSONObject = {}
 
 
 Noted: TypeAlias = tuple[Part, PartNote | None]

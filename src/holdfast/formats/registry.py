@@ -13,7 +13,8 @@ from typing import Final, get_args
 
 import msgspec
 
-from holdfast.errors import BadQuery
+from holdfast import ids
+from holdfast.errors import BadMessage, BadQuery
 from holdfast.formats.common import JSONObject
 from holdfast.values import JSON, Message, Provider
 
@@ -24,7 +25,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's message format, and the provider's rules for the messages of a window.
 
     `encode`: returns a message as messages of the provider.
-    `decode`: returns a message of the provider as ours; raises `BadMessage` if it is not valid.
+    `decode`: returns a message of the provider, or a whole reply, as our message; raises
+    `BadMessage` if it is not valid.
     `has_content`: true if an encoded message, or the extra fields of one, hold anything to send.
     `is_thinking`: true if a piece that is kept verbatim is thinking.
     `make_compatible`: formats encode one message at a time; this applies the rules that span the
@@ -60,3 +62,21 @@ def format_of(provider: str) -> Format:
     module = import_module(f"holdfast.formats.{provider.replace('-', '_')}")
     found: Format = module.FORMAT
     return found
+
+
+def decode_items(provider: str, items: Sequence[Mapping[str, JSON]]) -> list[Message]:
+    """Decode messages of a provider; `BadMessage` names the first that is not one by its index.
+
+    Each has the id that the provider gave it, unless an earlier one has the same.
+    """
+    decode = format_of(provider).decode
+    messages: dict[str, Message] = {}
+    for number, item in enumerate(items):
+        try:
+            message = decode(item)
+        except BadMessage as error:
+            raise BadMessage(f"items[{number}]: {error}") from error
+        if message.id in messages:
+            message = msgspec.structs.replace(message, id=ids.message_id())
+        messages[message.id] = message
+    return [*messages.values()]

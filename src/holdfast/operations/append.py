@@ -16,10 +16,14 @@ from typing import Final
 import msgspec
 
 from holdfast import titles
-from holdfast.codec import EncodedMessage, check_file_sizes, decode, is_same_body
+from holdfast.codec import (
+    EncodedMessage,
+    EncodedRecord,
+    decode,
+    is_same_body,
+)
 from holdfast.cost import to_pico
 from holdfast.errors import (
-    BadMessage,
     HeadMoved,
     IdConflict,
     Invalid,
@@ -28,43 +32,81 @@ from holdfast.errors import (
     TurnLost,
 )
 from holdfast.ids import turn_id
+from holdfast.operations.file_refs import check_file_refs
 from holdfast.operations.history import read_row
+from holdfast.operations.records import (
+    NO_RECORDS,
+    NewRecords,
+    new_records,
+    prefetch_records,
+    read_record,
+    store_records,
+)
+from holdfast.operations.session_changes import SessionUpdate, put_update, updated_row
 from holdfast.operations.token_calibration import (
     LOOKBACK_MESSAGES,
     compare_reply_tokens,
     reported_usage,
 )
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.prefetch import Prefetch, Prefetched
+from holdfast.storage.prefetch import Prefetch, Prefetched, PrefetchItem
 from holdfast.storage.protocol import Operation, Snapshot, Transaction
 from holdfast.storage.rows import BlobUse, HeadRow, MessageRow, ToolRow, TurnRow, UsageRow
-from holdfast.values import Head, Message, ToolResult, Usage
+from holdfast.values import Head, Message, Record, ToolResult, Usage
 
 _MAX_INT64: Final = 2**63 - 1
 _DAY_US: Final = 86_400_000_000
 
 
 def append(
-    session: int, batch: Sequence[EncodedMessage], *, expect: Head | None = None
+    session: int,
+    batch: Sequence[EncodedMessage],
+    records: Sequence[EncodedRecord] = (),
+    *,
+    expect: Head | None = None,
+    update: SessionUpdate | None = None,
 ) -> Operation[Head]:
-    """Store a batch after the head: all of it or nothing, and each id once.
+    """Store a batch after the head, with an update: all of it or nothing, and each id once.
 
     A batch whose ids are all stored already is a retry of a write that succeeded: it returns the
-    head of that write, whatever `expect` is.
+    head of that write and updates nothing, whatever is expected.
     """
 
     def run(tx: Transaction) -> Head:
         head = find_head(tx, session)
         stored = tx.stored(head.branch, [item.id for item in batch])
         fresh = drop_stored(tx, head, batch, stored)
-        if batch and not fresh:
-            newest = max((row.seq for _, row in stored.values()), default=head.seq)
-            return Head(head.branch_no, newest)
+        state = new_records(tx, head, records)
+        if (batch or records) and not fresh and not state:
+            return Head(head.branch_no, _last_stored_seq(tx, head, stored, records))
         check_expected_head(expect, to_head(head))
-        return to_head(insert_messages(tx, head, fresh)) if fresh else to_head(head)
+        updated = updated_row(tx, session, update)
+        moved = head
+        if fresh or state:
+            moved = insert_messages(tx, head, fresh, state=state, among=batch)
+        put_update(tx, update, updated, alone=moved is head)
+        return to_head(moved)
 
     newest = LOOKBACK_MESSAGES if any(item.message.usage for item in batch) else 0
-    return Prefetched(run, Prefetch(session, tuple(item.id for item in batch), newest))
+    # Reading the session's row also keeps PostgreSQL from deciding by a cached head alone.
+    items: tuple[PrefetchItem, ...] = () if update is None else ("session",)
+    hint = Prefetch(session, tuple(item.id for item in batch), newest, items)
+    forget = None if update is None else update.forget
+    return Prefetched(run, prefetch_records(hint, records), forget)
+
+
+def _last_stored_seq(
+    tx: Transaction,
+    head: HeadRow,
+    stored: Mapping[str, tuple[str, MessageRow]],
+    records: Sequence[EncodedRecord],
+) -> int:
+    """Return the seq of the newest of a batch's stored messages, or that its records lie behind."""
+    seqs = [row.seq for _, row in stored.values()]
+    if records:
+        found = tx.stored_records(head.branch, [item.id for item in records])
+        seqs += [row.seq for row in found.values()]
+    return max(seqs, default=head.seq)
 
 
 def append_in_turn(session: int, item: EncodedMessage, turn: int) -> Operation[Message]:
@@ -82,6 +124,19 @@ def append_in_turn(session: int, item: EncodedMessage, turn: int) -> Operation[M
 
     newest = LOOKBACK_MESSAGES if item.message.usage else 0
     return Prefetched(run, Prefetch(session, (item.id,), newest, ("turn", "tools"), turn))
+
+
+def record_in_turn(session: int, item: EncodedRecord, turn: int) -> Operation[Record]:
+    """Store one record of a turn and return it as stored, also if it was stored before."""
+
+    def run(tx: Transaction) -> Record:
+        head = fenced_head(tx, session, turn)
+        state = new_records(tx, head, [item])
+        if state:
+            insert_messages(tx, head, (), state=state)
+        return read_record(tx, tx.stored_records(head.branch, [item.id])[item.id])
+
+    return Prefetched(run, prefetch_records(Prefetch(session), [item]))
 
 
 # --------------------------------------------------------------------------------- the head
@@ -171,6 +226,20 @@ def new_messages(
     return list(fresh.values())
 
 
+def messages_after(
+    tx: Transaction, branch: int | None, seq: int, batch: Sequence[EncodedMessage]
+) -> list[EncodedMessage]:
+    """Return a batch without the messages that a branch's history has up to `seq`.
+
+    See `new_messages`. Without a branch, or up to 0, the history is empty.
+    """
+    if branch is None or not seq or not batch:
+        return new_messages(batch, {})
+    stored = tx.stored(branch, [item.id for item in batch])
+    known = {name: (row.seq, row.body) for name, (_, row) in stored.items() if row.seq <= seq}
+    return new_messages(batch, known)
+
+
 def known_ids(tx: Transaction, head: HeadRow, names: Sequence[str]) -> dict[str, MessageRow]:
     """Return the stored rows of ids, from all branches of a session and what it inherited."""
     found: dict[str, MessageRow] = {}
@@ -226,11 +295,14 @@ def insert_messages(
     turn: TurnRow | None = None,
     *,
     stored_turns: Mapping[str, int | None] | None = None,
+    state: NewRecords = NO_RECORDS,
+    among: Sequence[EncodedMessage] = (),
 ) -> HeadRow:
     """Insert a batch after the head and return the new head row. All its ids must be new here.
 
     `stored_turns` maps ids that another branch of the session has to their turns: their usage is
-    not charged twice.
+    not charged twice. The records of `state` are stored with it; they came `among` messages of
+    which the batch has those that are new.
     """
     messages = [item.message for item in batch]
     turns = stored_turns or {}
@@ -242,32 +314,17 @@ def insert_messages(
         _new_message(seq, item, turns.get(item.id) if turn is None else turn.number)
         for seq, item in enumerate(batch, head.seq + 1)
     ]
-    store_messages(tx, head.branch, fresh)
+    if fresh:
+        store_messages(tx, head.branch, fresh)
+    if state:
+        number = store_records(tx, head, among, batch, state)
+        moved = msgspec.structs.replace(moved, records=number)
     if turn:
         _update_ledger(tx, turn, messages)
     if charged:
         _add_usage(tx, moved, [*earlier, *messages], charged, turn)
     tx.put_head(moved)
     return moved
-
-
-def check_file_refs(tx: Transaction, batch: Sequence[EncodedMessage]) -> None:
-    """Raise `BadMessage` if a file is given by hash alone and its data is not stored, or differs.
-
-    It differs if it has another size than the file states.
-    """
-    for item in batch:
-        sizes: dict[str, int] = {}
-        for sha256 in item.blob_refs:
-            data = tx.blob(sha256)
-            if data is None:
-                raise BadMessage(
-                    f"a file names data {sha256} that is not in this store; nothing was stored. "
-                    "Pass it with data=…"
-                )
-            sizes[sha256] = len(data)
-        if sizes:
-            check_file_sizes(item.message, sizes.get)
 
 
 def _new_message(seq: int, item: EncodedMessage, turn: int | None) -> NewMessage:

@@ -1,10 +1,11 @@
 """Trash, restore, purge.
 
-Trash only hides a session: it sets one mark and frees the key. Purge erases it. Messages that forks
-share with a purged session stay as long as a fork does: the session becomes a *stub*, without an
-identity or anything of its own, with the branches that forks need, up to where they need them, and
-is deleted with the last fork. With `forks="erase"` the shared messages become tombstones instead. A
-purge of many messages only begins here: `purge_steps` has the rest.
+Trash only hides a session: it sets one mark and frees the key. Purge erases it. What forks share
+with a purged session stays as long as a fork does, records, too: the session becomes a *stub*,
+without an identity or anything of its own, with the branches that forks need, up to where they need
+them, and is deleted with the last fork. With `forks="erase"` the shared messages become tombstones
+instead, and the shared records are erased. A purge of much only begins here: `purge_steps` has the
+rest.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ from typing import Final, get_args
 import msgspec
 
 from holdfast.errors import BadQuery, KeyTaken, SessionNotFound
-from holdfast.operations.append import find_head
-from holdfast.operations.purge_steps import MAX_STEP_MESSAGES, StepReport, unfinished_stub
+from holdfast.operations.append import check_expected_head, find_head, to_head
+from holdfast.operations.purge_rules import RequiredEnd, required_end
+from holdfast.operations.purge_steps import (
+    MAX_STEP_MESSAGES,
+    StepReport,
+    last_number,
+    record_copies,
+    unfinished_stub,
+)
 from holdfast.operations.queries import describe
 from holdfast.operations.sessions import stub_row
 from holdfast.operations.tombstone import (
@@ -32,18 +40,23 @@ from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Operation, Query, Snapshot, Transaction
 from holdfast.storage.rows import BranchRow, MessageRow, SessionRow
-from holdfast.values import Forks, PurgeReport, SessionInfo
+from holdfast.values import Forks, Head, PurgeReport, SessionInfo
 
 _PAGE_MESSAGES: Final = 500
 
 
-def trash(session: int) -> Operation[SessionInfo]:
-    """Move a session to the trash and free its key."""
+def trash(session: int, *, expect: Head | None = None) -> Operation[SessionInfo]:
+    """Move a session to the trash and free its key, if its head is the expected one.
+
+    One that is in the trash already stays there, whatever is expected.
+    """
 
     def run(tx: Transaction) -> SessionInfo:
         row = _require_row(tx, session)
         if row.trashed_at is not None:
             return _info(tx, row)
+        if expect is not None:
+            check_expected_head(expect, to_head(find_head(tx, session)))
         trashed = msgspec.structs.replace(row, trashed_at=tx.now())
         tx.put_session(trashed)
         return _info(tx, trashed)
@@ -94,23 +107,30 @@ def plan_erasure(session: int, *, forks: Forks) -> Query[list[Segment]]:
 
 
 def purge(
-    session: int, session_id: str, *, forks: Forks, planned: Sequence[Segment] | None = None
+    session: int,
+    session_id: str,
+    *,
+    forks: Forks,
+    planned: Sequence[Segment] | None = None,
+    expect: Head | None = None,
 ) -> Operation[PurgeReport]:
-    """Erase a session. If it no longer exists, the report counts nothing.
+    """Erase a session, if its head is the expected one.
 
-    If a plan is given, raise `StaleErasurePlan` unless it is still right. The partial reply of an
-    interrupted turn is erased as well. If there are too many messages for one transaction, the
-    session becomes an unfinished stub, which `purge_steps` empties.
+    If it no longer exists, the report counts nothing, whatever is expected. If a plan is given,
+    raise `StaleErasurePlan` unless it is still right. The partial reply of an interrupted turn is
+    erased as well. If there are too many messages for one transaction, the session becomes an
+    unfinished stub, which `purge_steps` empties.
     """
 
     def run(tx: Transaction) -> PurgeReport:
         row = tx.session(session)
         if row is None:
             return _empty_report(session_id)
+        head = find_head(tx, session)
+        check_expected_head(expect, to_head(head))
         plan = _PurgePlan(tx, row, forks)
         if planned is not None:
             refuse_stale_plan(planned, [] if plan.is_large else plan.segments())
-        head = find_head(tx, session)
         if require_free_head(tx, head) != head:
             plan = _PurgePlan(tx, row, forks)  # A recovered reply is erased, too.
         return _begin(tx, plan) if plan.is_large else _Purge(tx, plan).run()
@@ -123,6 +143,7 @@ def add_steps(report: PurgeReport, steps: StepReport) -> PurgeReport:
     return msgspec.structs.replace(
         report,
         messages=report.messages + steps.messages,
+        records=report.records + steps.records,
         erased_in=tuple(dict.fromkeys((*report.erased_in, *steps.erased_in))),
         blobs=report.blobs + steps.blobs,
         blob_bytes=report.blob_bytes + steps.blob_bytes,
@@ -157,15 +178,31 @@ class _PurgePlan:
         self.touched, self.required = _requirements(snapshot, self.own_branches)
         self.kept_branches = [branch for branch in self.own_branches if branch.n in self.required]
 
-    @property
+    @cached_property
     def is_large(self) -> bool:
-        """Whether there are too many messages or branches for one transaction."""
-        count = sum(branch.last_seq - branch.fork_seq for branch in self.touched)
-        return count + len(self.touched) > MAX_STEP_MESSAGES
+        """Whether there are too many messages, records or branches for one transaction."""
+        count = len(self.touched)
+        for branch in self.touched:
+            count += branch.last_seq - branch.fork_seq
+            if count <= MAX_STEP_MESSAGES:
+                count += last_number(self._snapshot, branch)
+        return count > MAX_STEP_MESSAGES
 
     def last_kept_seq(self, branch: BranchRow) -> int:
         """Return the last seq that must stay of a branch of a purged session."""
-        return self.required.get(branch.n, branch.fork_seq)
+        required = self.required.get(branch.n)
+        return branch.fork_seq if required is None else required.seq
+
+    def last_kept_record(self, branch: BranchRow) -> int:
+        """Return the number of the last record that must stay of a branch."""
+        required = self.required.get(branch.n)
+        is_erased = self.erase_shared and branch.session == self.row.n
+        return 0 if required is None or is_erased else required.record
+
+    @property
+    def kept(self) -> int:
+        """How many messages forks share."""
+        return sum(self.last_kept_seq(branch) - branch.fork_seq for branch in self.kept_branches)
 
     @cached_property
     def copies(self) -> list[tuple[int, str, MessageRow]]:
@@ -182,6 +219,16 @@ class _PurgePlan:
                 names = [row.id for row in rows]
                 for n, copy in self._snapshot.stored_in_sessions(relatives, names):
                     yield n, self._owner(n), copy
+
+    def record_copies(self) -> dict[int, list[int]]:
+        """Return the copies of this session's records in descendants, as numbers by branch."""
+        rows = [
+            row
+            for branch in self.own_branches
+            if self._snapshot.has_records(branch.n, branch.last_seq)
+            for _, row in self._snapshot.records([branch.own()])
+        ]
+        return record_copies(self._snapshot, self.row.id, rows)
 
     def _owner(self, n: int) -> str:
         if n not in self._owners:
@@ -213,7 +260,6 @@ class _PurgePlan:
 
 def _begin(tx: Transaction, plan: _PurgePlan) -> PurgeReport:
     """Turn a session into an unfinished stub; the report lacks what the steps erase."""
-    kept = sum(plan.required[branch.n] - branch.fork_seq for branch in plan.kept_branches)
     sharing = dependants(tx, {branch.n: 0 for branch in plan.own_branches})
     sharing.sessions.pop(plan.row.id, None)
     active = plan.own_branches[-1]
@@ -222,7 +268,7 @@ def _begin(tx: Transaction, plan: _PurgePlan) -> PurgeReport:
     tx.put_session(unfinished_stub(plan.row, "erase" if plan.erase_shared else "keep", tx.now()))
     return msgspec.structs.replace(
         _empty_report(plan.row.id),
-        kept=0 if plan.erase_shared else kept,
+        kept=0 if plan.erase_shared else plan.kept,
         kept_for=() if plan.erase_shared else tuple(sharing.sessions),
         turns=dropped.turns,
         drafts=dropped.drafts,
@@ -242,13 +288,17 @@ class _Purge:
     def run(self) -> PurgeReport:
         """Erase, and return a report of it."""
         plan = self._plan
-        kept = sum(plan.required[branch.n] - branch.fork_seq for branch in plan.kept_branches)
         starts = {branch.n: 0 for branch in plan.own_branches}
+        copies = plan.record_copies() if plan.erase_shared else {}
         if plan.erase_shared:
             starts |= self._tombstone_copies()
         sharing = dependants(self._tx, starts)
         sharing.sessions.pop(self._row.id, None)
-        cut = self._erase_unshared()
+        messages, records = self._erase_unshared()
+        for branch, numbers in copies.items():
+            cut = self._tx.drop_records(branch, numbers)
+            records += cut.records
+            self._blobs |= cut.blobs
         if plan.erase_shared:
             self._tombstone_shared()
         dropped = self._tx.drop_session_rows(self._row.n)
@@ -258,8 +308,9 @@ class _Purge:
         blobs, size = self._tx.drop_blobs(self._blobs)
         return PurgeReport(
             session_id=self._row.id,
-            messages=cut + (kept if plan.erase_shared else 0),
-            kept=0 if plan.erase_shared else kept,
+            messages=messages + (plan.kept if plan.erase_shared else 0),
+            records=records,
+            kept=0 if plan.erase_shared else plan.kept,
             kept_for=() if plan.erase_shared else tuple(sharing.sessions),
             erased_in=tuple(sharing.sessions) if plan.erase_shared else (),
             turns=dropped.turns,
@@ -270,14 +321,16 @@ class _Purge:
             pending=(),
         )
 
-    def _erase_unshared(self) -> int:
-        """Erase what no fork needs of this session and of those purged before; count messages."""
-        erased = 0
+    def _erase_unshared(self) -> tuple[int, int]:
+        """Erase what stays for no fork, of stubs that were kept for this session, too; count it."""
+        messages = records = 0
         for branch in self._plan.touched:
-            cut = self._tx.cut_branch(branch.n, self._plan.required.get(branch.n))
-            erased += cut.messages
+            end = self._plan.last_kept_seq(branch) if branch.n in self._plan.required else None
+            cut = self._tx.cut_branch(branch.n, end, self._plan.last_kept_record(branch))
+            messages += cut.messages
+            records += cut.records
             self._blobs |= cut.blobs
-        return erased
+        return messages, records
 
     def _drop_sessions(self) -> None:
         """Delete purged sessions without branches; turn this one into a stub if it keeps some."""
@@ -290,7 +343,7 @@ class _Purge:
     def _tombstone_shared(self) -> None:
         """Replace messages that forks share by tombstones."""
         for branch in self._plan.kept_branches:
-            for rows in self._plan.pages(branch, self._plan.required[branch.n]):
+            for rows in self._plan.pages(branch, self._plan.last_kept_seq(branch)):
                 for row in rows:
                     self._blobs |= write_tombstone(self._tx, branch.n, branch.session_id, row)
 
@@ -305,23 +358,23 @@ class _Purge:
 
 def _requirements(
     snapshot: Snapshot, purged: Sequence[BranchRow]
-) -> tuple[list[BranchRow], dict[int, int]]:
+) -> tuple[list[BranchRow], dict[int, RequiredEnd]]:
     """Return the branches that a purge shortens or deletes, newest first, and what stays of each.
 
     These are the branches of the session to purge, and those of stubs that were kept only for one
     that is deleted: what is required of all others is unchanged.
     """
     touched: list[BranchRow] = []
-    required: dict[int, int] = {}
+    required: dict[int, RequiredEnd] = {}
     known, deleted = {branch.n: branch for branch in purged}, set[int]()
     pending = [-n for n in known]
     heapify(pending)  # A branch is newer than the one it starts on, and decided before it.
     while pending:
         branch = known[-heappop(pending)]
         touched.append(branch)
-        starts = [b.fork_seq for b in snapshot.branches(parent=branch.n) if b.n not in deleted]
-        if starts:
-            required[branch.n] = max(starts)
+        end = required_end(b for b in snapshot.branches(parent=branch.n) if b.n not in deleted)
+        if end is not None:
+            required[branch.n] = end
             continue
         deleted.add(branch.n)
         parent = None if branch.parent is None else snapshot.find_branch(branch.parent)

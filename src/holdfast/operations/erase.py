@@ -1,10 +1,10 @@
 """Erasing one message, in every session that has it.
 
 The message keeps its seq, id, role and time; its body becomes a tombstone. A message may be stored
-several times: where it was first written (all forks share that row), and where a replace stored it
-again. So its id is looked up in all sessions of the lineage. A row found there is the same message
-if its content is equal, or if it is stored in a session that shares the message: then it is another
-version of it. Another message that happens to have the same id stays.
+several times: where it was first written (all forks share that row), and where a replace or an
+amendment stored it again. So its id is looked up in all sessions of the lineage. A row found there
+is the same message if its content is equal, or if a session has both in its branches: then they are
+versions of one message. Another message that happens to have the same id stays.
 
 No writer is blocked: an open turn goes on, and its next window no longer contains the message.
 """
@@ -120,14 +120,23 @@ def _find_copies(snapshot: Snapshot, session: int, named: _StoredMessage) -> lis
     ]
     found, new = [named], [named]
     while new and others:
-        sharing = dependants(snapshot, _first_seqs(new)).sessions
+        sharing = _sharing(snapshot, new)
         bodies = {copy.row.body for copy in new if not _is_erased(copy)}
-        new = [copy for copy in others if copy.owner in sharing or _is_one_of(copy, bodies)]
+        new = [
+            copy
+            for copy in others
+            if _is_one_of(copy, bodies) or sharing & _sharing(snapshot, [copy])
+        ]
         found += new
         known = {(copy.branch, copy.row.seq) for copy in new}
         others = [copy for copy in others if (copy.branch, copy.row.seq) not in known]
     copies = [copy for copy in found if not _is_erased(copy)]
     return sorted(copies, key=lambda copy: (copy.branch, copy.row.seq))
+
+
+def _sharing(snapshot: Snapshot, copies: Sequence[_StoredMessage]) -> set[str]:
+    """Return the ids of the sessions that have one of these rows on a branch."""
+    return set(dependants(snapshot, _first_seqs(copies)).sessions)
 
 
 def _rows_with_id(snapshot: Snapshot, session: int, message_id: str) -> Iterator[_StoredMessage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
@@ -13,10 +13,38 @@ from holdfast.ids import turn_id
 from holdfast.storage.ancestry import Path, ranges
 from holdfast.storage.protocol import Snapshot
 from holdfast.storage.rows import HeadRow, MessageRow
-from holdfast.values import Damage, Message
+from holdfast.values import Damage, Message, Role
 
 DamageCallback = Callable[[Damage], None]
 _NO_TOOLS: Final = Message(role="user")
+_ROLE_STARTS: Final[dict[Role, bytes]] = {
+    role: b'{"role":"%s"' % role.encode() for role in get_args(Role)
+}
+
+
+class MessageFilter(msgspec.Struct, frozen=True):
+    """Which messages to read: of these roles, and hidden ones, others, or both (`None`).
+
+    A damaged message matches every filter: what it was cannot be known.
+    """
+
+    roles: frozenset[Role]
+    hidden: bool | None = None
+
+    def matches(self, message: Message) -> bool:
+        """Return whether a message belongs to what is read."""
+        if message.status == "damaged":
+            return True
+        hidden = bool(message.metadata.get("hidden"))
+        return message.role in self.roles and self.hidden in {None, hidden}
+
+    def excludes(self, row: MessageRow) -> bool:
+        """Return whether the bytes of an intact row tell that its message does not match."""
+        body = row.body
+        if self.hidden and b'"hidden"' not in body and b"\\u" not in body:
+            return True
+        starts = (start for role, start in _ROLE_STARTS.items() if role not in self.roles)
+        return body.startswith(tuple(starts))
 
 
 def read_span(
@@ -37,6 +65,27 @@ def read_span(
         read_row(snapshot, owner, row, report, strict=strict)
         for owner, row in _rows(snapshot, path, span, report, last=last)
     ]
+
+
+def read_matching(
+    snapshot: Snapshot,
+    path: Path,
+    span: tuple[int, int],
+    wanted: MessageFilter,
+    *,
+    last: bool = False,
+    report: DamageCallback | None = None,
+) -> list[Message]:
+    """Read the messages of `span` that match; see `read_span`.
+
+    A row whose first bytes tell that it does not match is not decoded.
+    """
+    read = (
+        read_row(snapshot, owner, row, report)
+        for owner, row in _rows(snapshot, path, span, report, last=last)
+        if not (wanted.excludes(row) and is_intact(row))
+    )
+    return [message for message in read if wanted.matches(message)]
 
 
 def read_tools(snapshot: Snapshot, path: Path, span: tuple[int, int]) -> list[Message]:
@@ -113,14 +162,19 @@ def read_row(
         return damaged_message(row, turn)
 
 
-def damage_of(error: Damaged, owner: str, seq: int | None = None) -> Damage:
+def damage_of(error: Damaged, owner: str | None, seq: int | None = None) -> Damage:
     """Return the damage that an error reports, in the session `owner`."""
     return Damage(what=str(error), session_id=owner, seq=seq, blocking=error.blocking)
 
 
+def is_intact(row: MessageRow) -> bool:
+    """Return whether a message matches its checksum."""
+    return codec.checksum(row.id, row.turn, row.body) == row.crc
+
+
 def check_row(row: MessageRow) -> None:
     """Raise `Damaged` if a message does not match its checksum."""
-    if codec.checksum(row.id, row.turn, row.body) != row.crc:
+    if not is_intact(row):
         raise Damaged(f"message {row.seq} does not match its checksum")
 
 

@@ -1,24 +1,22 @@
-"""The branches of a session, its lineage, and the updates that a follower reads."""
+"""The branches of a session, and its lineage."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from holdfast.clock import to_datetime
-from holdfast.errors import BadQuery, SessionNotFound
-from holdfast.operations.history import DamageCallback, read_span
-from holdfast.storage.ancestry import seq_range, shared_length
-from holdfast.storage.prefetch import Prefetch, Prefetched
+from holdfast.operations.queries import require_row
+from holdfast.operations.session_fields import stored_json
 from holdfast.storage.protocol import Query, Snapshot
 from holdfast.storage.rows import BranchRow, SessionRow
-from holdfast.values import BranchChanged, BranchInfo, Head, Link, LinkState, Message
+from holdfast.values import BranchInfo, Link, LinkState
 
 
 def branches(session: int) -> Query[list[BranchInfo]]:
     """Return a session's branches: their starts and ends, and when and why each was abandoned."""
 
     def run(snapshot: Snapshot) -> list[BranchInfo]:
-        _require_session(snapshot, session)
+        require_row(snapshot, session)
         rows = snapshot.all_branches(session)
         known = {row.n: row for row in rows}
         later: list[BranchRow | None] = [*rows[1:], None]
@@ -62,7 +60,7 @@ def lineage(session: int) -> Query[list[Link]]:
 
 
 def _ancestors(snapshot: Snapshot, session: int) -> Iterator[Link]:
-    row: SessionRow | None = _require_session(snapshot, session)
+    row: SessionRow | None = require_row(snapshot, session)
     seen: set[str] = set()
     while row is not None:
         yield _link(snapshot, row)
@@ -79,7 +77,7 @@ def children(session: int) -> Query[list[Link]]:
     """Return the direct children of a session, oldest first."""
 
     def run(snapshot: Snapshot) -> list[Link]:
-        row = _require_session(snapshot, session)
+        row = require_row(snapshot, session)
         return [_link(snapshot, child) for child in snapshot.children(row.id)]
 
     return run
@@ -89,10 +87,12 @@ def _link(snapshot: Snapshot, row: SessionRow) -> Link:
     first = snapshot.branch(row.n, 1)
     return Link(
         session_id=row.id,
+        key=row.key if row.purged_at is None else None,
         parent=row.parent,
         relation=row.relation,
         seq=0 if first is None else first.fork_seq,
         title=row.title,
+        metadata=stored_json(row, "metadata"),
         created_at=to_datetime(row.created_at),
         state=_link_state(row),
     )
@@ -108,48 +108,12 @@ def _purged_link(session_id: str) -> Link:
     """Return a link to a purged session whose id is known only from its children."""
     return Link(
         session_id=session_id,
+        key=None,
         parent=None,
         relation=None,
         seq=0,
         title=None,
+        metadata={},
         created_at=None,
         state="purged",
     )
-
-
-def _require_session(snapshot: Snapshot, session: int) -> SessionRow:
-    row = snapshot.session(session)
-    if row is None:
-        raise SessionNotFound("this session is no longer in the store.")
-    return row
-
-
-# ------------------------------------------------------------------------------------ following
-
-
-def updates_after(
-    session: int, seen: Head, limit: int, report: DamageCallback
-) -> Query[list[Message | BranchChanged]]:
-    """Return what comes after `seen`: the rest of its branch, then the change to the next branch.
-
-    Branches are followed one after the other, so a follower misses nothing, however late it reads.
-    """
-
-    def run(snapshot: Snapshot) -> list[Message | BranchChanged]:
-        _require_session(snapshot, session)
-        branch = snapshot.branch(session, seen.branch)
-        if branch is None:
-            raise BadQuery(f"after: this session has no branch {seen.branch}")
-        span = seq_range(branch.last_seq, limit=limit, before=None, after=seen.seq)
-        path = snapshot.path(branch.n, span[0])
-        read = read_span(snapshot, path, span, last=span[1] == branch.last_seq, report=report)
-        if read:
-            return [*read]
-        following = snapshot.branch(session, seen.branch + 1)
-        if following is None:
-            return []
-        most = min(seen.seq, following.fork_seq)
-        kept = shared_length(snapshot.path, branch.n, following.n, most)
-        return [BranchChanged(Head(following.number, kept), kept, following.reason)]
-
-    return Prefetched(run, Prefetch(session))

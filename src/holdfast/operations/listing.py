@@ -6,8 +6,8 @@ to meanwhile moves ahead of it, every other one is listed exactly once. The orde
 pinned sessions, then the others; its cursor also records in which of these sections the page ended.
 No other order has an index, and without one every page would have to read every session.
 
-Scope, agent, cwd and the marks are filtered by indexes. Text, times and states are filtered session
-by session, from the newest back, until the page is full.
+Scope, agent, cwd, metadata, the beginning of a key and the marks are filtered by indexes. Text,
+times and states are filtered session by session, from the newest back, until the page is full.
 
 A session that cannot be read is listed with the state `damaged`.
 """
@@ -24,10 +24,11 @@ import msgspec
 
 from holdfast import codec, validation
 from holdfast.clock import EPOCH, to_datetime
-from holdfast.errors import BadQuery, Damaged
+from holdfast.errors import BadMessage, BadQuery, Damaged
 from holdfast.operations.history import DamageCallback, damage_of
 from holdfast.operations.queries import describe, read_messages
 from holdfast.operations.session_fields import readable_fields
+from holdfast.storage import metadata_marks
 from holdfast.storage.protocol import Query, Snapshot
 from holdfast.storage.rows import (
     HeadRow,
@@ -49,6 +50,7 @@ from holdfast.values import (
 _CURSOR: Final = re.compile(r"([pu]?)([0-9]*)", re.ASCII)
 _MAX_BATCH_SESSIONS: Final = 1000
 _LATEST_BATCH_SESSIONS: Final = 20
+_MAX_PAIRS: Final = 32  # of metadata in one list
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,32 @@ def check_page_request(request: PageRequest) -> PageRequest:
     _page_start(request)
     limit = validation.check_number(request.limit, "limit", lowest=1)
     return msgspec.structs.replace(request, limit=limit)
+
+
+def check_key_prefix(prefix: object) -> str | None:
+    """Return the validated beginning of a key."""
+    if prefix is None:
+        return None
+    try:
+        return validation.check_name(prefix, "key_prefix")
+    except BadMessage as error:
+        raise BadQuery(str(error)) from error
+
+
+def parse_metadata(wanted: object) -> frozenset[metadata_marks.Pair]:
+    """Return the pairs of metadata to find; raise `BadQuery` if a value cannot be one."""
+    if wanted is None:
+        return frozenset()
+    try:
+        given = validation.check_json_object(wanted, "metadata")
+    except BadMessage as error:
+        raise BadQuery(str(error)) from error
+    if len(given) > _MAX_PAIRS:
+        raise BadQuery(f"metadata: {len(given)} names are over the limit of {_MAX_PAIRS}")
+    for name, value in given.items():
+        if value is None:
+            raise BadQuery(f"metadata: {name!r} is null, which no update stores")
+    return frozenset(metadata_marks.pair(name, value) for name, value in given.items())
 
 
 def page(

@@ -1,8 +1,9 @@
 """Positions in a session's histories: resolving them, and the cut points at which one may branch.
 
 A position is given by a seq of the current history, a message id or a head; the latter two reach
-abandoned branches as well. A new branch never starts between a tool call and its result: either
-without the other makes every later request to a model fail. So a cut moves back to before the call.
+abandoned branches as well. A new branch does not start between a tool call and its result, unless
+the caller asks for exactly that: windows then need a made-up result. So a cut moves back to before
+the call.
 A call that has no result and will get none is not split, and may end a history.
 
 Histories may be long, so all reads have limits: calls are searched for at most
@@ -21,9 +22,10 @@ from holdfast.errors import BadQuery, MessageNotFound
 from holdfast.ids import split_turn_id
 from holdfast.operations.append import preview_of
 from holdfast.operations.history import read_span, read_tools
-from holdfast.storage.ancestry import Path, branch_at
+from holdfast.operations.records import last_record
+from holdfast.storage.ancestry import Path, branch_at, record_ranges
 from holdfast.storage.protocol import Snapshot
-from holdfast.storage.rows import BranchStart, HeadRow
+from holdfast.storage.rows import BranchStart, HeadRow, MessageRow
 from holdfast.titles import RANK_USER, Preview, update_preview
 from holdfast.values import BranchReason, Head, Message, MessageRef
 
@@ -79,30 +81,77 @@ def _by_head(snapshot: Snapshot, head: HeadRow, target: Head) -> Position:
 
 
 def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Position:
-    """Search the current history first, then the other branches, newest first."""
+    return find_message(snapshot, head, message_id)[0]
+
+
+def find_message(
+    snapshot: Snapshot, head: HeadRow, message_id: str
+) -> tuple[Position, str, MessageRow]:
+    """Return the position of a message, the id of the session that wrote it, and its row.
+
+    The current history is searched first, then the other branches, newest first.
+    """
     found = snapshot.stored(head.branch, [message_id])
     if message_id in found:
-        return Position(head.branch, found[message_id][1].seq, head.seq)
+        owner, row = found[message_id]
+        return Position(head.branch, row.seq, head.seq), owner, row
     for branch in reversed(snapshot.branches(session=head.session)):
         found = snapshot.stored(branch.n, [message_id])
         if message_id in found:
-            return Position(branch.n, found[message_id][1].seq, branch.last_seq)
+            owner, row = found[message_id]
+            return Position(branch.n, row.seq, branch.last_seq), owner, row
     raise MessageNotFound(f"no branch of this session has a message {message_id!r}.")
 
 
 def start_at(
-    snapshot: Snapshot, head: HeadRow, position: Position, reason: BranchReason, token: str
+    snapshot: Snapshot,
+    head: HeadRow,
+    position: Position,
+    reason: BranchReason,
+    token: str,
+    *,
+    lowest: int = 0,
 ) -> BranchStart:
-    """Return the start of a new branch that leaves a history at this position or just before."""
-    seq = safe_cut(snapshot, position, awaited_calls(snapshot, head))
-    path = snapshot.path(position.branch, seq)
+    """Return the start of a new branch that leaves a history at this position or just before.
+
+    The caller wants the history up to `lowest` in any case, also if that splits a tool exchange.
+    """
+    seq = position.seq
+    if seq > lowest:
+        seq = max(lowest, safe_cut(snapshot, position, awaited_calls(snapshot, head)))
+    parent, record = _parent_at(snapshot, snapshot.path(position.branch, seq), seq)
     return BranchStart(
-        parent=branch_at(path, seq),
+        parent=parent,
         fork_seq=seq,
         asked_seq=position.seq,
         reason=reason,
         token=token,
+        fork_record=record,
     )
+
+
+def _parent_at(snapshot: Snapshot, path: Path, seq: int) -> tuple[int | None, int | None]:
+    """Return the branch that a new one starts on, and the number of the last record it has of it.
+
+    That is the branch with message `seq`, or a newer one that has records behind it.
+    """
+    for segment in record_ranges(path, seq):
+        found = last_record(snapshot, segment, seq)
+        if found is not None or segment.first <= seq:
+            return segment.branch, None if found is None else found.number
+    return None, None
+
+
+def newest_record(snapshot: Snapshot, position: Position) -> tuple[int, int] | None:
+    """Return the branch and number of the newest record at a position, if there is one.
+
+    Two histories that share a message and their newest record share all that they have before.
+    """
+    for segment in record_ranges(snapshot.path(position.branch), position.seq):
+        found = last_record(snapshot, segment, position.seq)
+        if found is not None:
+            return segment.branch, found.number
+    return None
 
 
 def awaited_calls(snapshot: Snapshot, head: HeadRow) -> set[str]:

@@ -2,10 +2,11 @@
 
 The first transaction turns the session into a stub: from then on no reader sees it. The stub is
 *unfinished*: it is in the trash, and its key says what becomes of the messages that forks share.
-Steps erase the messages of its branches, each branch from its end, so that what is left is always
-the beginning of a branch. With `forks="erase"` a step replaces shared messages, and all copies of
-its messages, by tombstones. The last transaction refreshes the previews that are left and makes it
-a stub like any other, or deletes it.
+Steps erase the records and then the messages of its branches, each branch from its end, so that
+what is left is always the beginning of a branch. With `forks="erase"` records that forks share, and
+copies of records, are erased as well, and a step replaces shared messages, and all copies of its
+messages, by tombstones. The last transaction refreshes the previews that are left and makes it a
+stub like any other, or deletes it.
 
 A purge that was interrupted is continued from its stub by the next one, of whatever session.
 """
@@ -17,6 +18,8 @@ from typing import Final, get_args
 
 import msgspec
 
+from holdfast.operations.purge_rules import RequiredEnd, required_end
+from holdfast.operations.records import last_record
 from holdfast.operations.sessions import stub_row
 from holdfast.operations.tombstone import (
     Dependants,
@@ -28,7 +31,7 @@ from holdfast.operations.tombstone import (
 )
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Operation, Query, Snapshot, Transaction
-from holdfast.storage.rows import BranchRow, MessageRow, SessionRow
+from holdfast.storage.rows import BranchRow, MessageRow, RecordRow, SessionRow
 from holdfast.values import Forks
 
 MAX_STEP_MESSAGES: Final = 500
@@ -49,6 +52,7 @@ class StepReport(msgspec.Struct, frozen=True):
     blobs: int = 0
     blob_bytes: int = 0
     erased_in: tuple[str, ...] = ()
+    records: int = 0
 
     def __add__(self, other: StepReport) -> StepReport:
         """Return what both erased."""
@@ -57,6 +61,7 @@ class StepReport(msgspec.Struct, frozen=True):
             self.blobs + other.blobs,
             self.blob_bytes + other.blob_bytes,
             tuple(dict.fromkeys((*self.erased_in, *other.erased_in))),
+            self.records + other.records,
         )
 
 
@@ -77,6 +82,83 @@ def unfinished() -> Query[list[UnfinishedPurge]]:
         ]
 
     return run
+
+
+# ---------------------------------------------------------------------------------------- records
+
+
+def last_number(snapshot: Snapshot, branch: BranchRow, upto: int | None = None) -> int:
+    """Return the number of the last record on a branch itself, up to a number; 0 without one."""
+    found = last_record(snapshot, branch.own(upto), branch.last_seq)
+    return 0 if found is None else found.number
+
+
+def record_steps(purge: UnfinishedPurge) -> Query[list[tuple[int, range]]]:
+    """Return the records to erase in steps, each as a branch and numbers on it, the last first."""
+
+    def run(snapshot: Snapshot) -> list[tuple[int, range]]:
+        return [
+            (branch.n, numbers)
+            for branch in reversed(snapshot.branches(session=purge.n))
+            for numbers in _record_ranges(snapshot, purge, branch)
+        ]
+
+    return run
+
+
+def _record_ranges(
+    snapshot: Snapshot, purge: UnfinishedPurge, branch: BranchRow
+) -> Iterator[range]:
+    """Yield the numbers to erase on a branch; each range ends with one that was not dropped."""
+    kept, last = _kept_record(snapshot, purge, branch), last_number(snapshot, branch)
+    while last > kept:
+        first = max(kept, last - MAX_STEP_MESSAGES) + 1
+        yield range(first, last + 1)
+        last = last_number(snapshot, branch, first - 1)
+
+
+def _kept_record(snapshot: Snapshot, purge: UnfinishedPurge, branch: BranchRow) -> int:
+    """Return the number of the last record that a purge keeps of a branch."""
+    required = required_end(snapshot.branches(parent=branch.n))
+    return 0 if required is None or purge.forks == "erase" else required.record
+
+
+def erase_records(purge: UnfinishedPurge, n: int, numbers: range) -> Operation[StepReport]:
+    """Erase records of a branch; nothing if another process has done it."""
+
+    def run(tx: Transaction) -> StepReport:
+        branch = tx.find_branch(n)
+        if branch is None or _unfinished_row(tx, purge) is None:
+            return StepReport()
+        kept = _kept_record(tx, purge, branch)
+        to_drop = {n: [number for number in numbers if number > kept]}
+        if purge.forks == "erase":
+            rows = [row for _, row in tx.records([branch.own(numbers[-1])], limit=len(numbers))]
+            to_drop |= record_copies(tx, branch.session_id, rows)
+        cuts = [tx.drop_records(at, found) for at, found in to_drop.items()]
+        dropped, size = tx.drop_blobs(set[str]().union(*(cut.blobs for cut in cuts)))
+        return StepReport(blobs=dropped, blob_bytes=size, records=sum(cut.records for cut in cuts))
+
+    return run
+
+
+def record_copies(
+    snapshot: Snapshot, session_id: str, rows: Sequence[RecordRow]
+) -> dict[int, list[int]]:
+    """Return the copies of a session's records that amendments placed in its descendants.
+
+    They are numbers by branch.
+    """
+    found: dict[int, list[int]] = {}
+    known = {(row.id, row.kind, row.key, row.body) for row in rows}
+    ids = list(dict.fromkeys(row.id for row in rows))
+    for relative in snapshot.descendants(session_id) if rows else ():
+        for branch in snapshot.branches(session=relative.n):
+            for row in snapshot.stored_records(branch.n, ids).values():
+                own = last_record(snapshot, branch.own(row.number), branch.last_seq)
+                if own == row and (row.id, row.kind, row.key, row.body) in known:
+                    found.setdefault(branch.n, []).append(row.number)
+    return found
 
 
 # --------------------------------------------------------------------------------------- messages
@@ -104,18 +186,13 @@ def _parts(snapshot: Snapshot, purge: UnfinishedPurge) -> Iterator[Segment]:
     """Yield the ranges of messages to erase, the end of each branch first."""
     most = MAX_STEP_MESSAGES - _BRANCH_COST
     for branch in reversed(snapshot.branches(session=purge.n)):
-        required = _required_seq(snapshot, branch)
+        required = required_end(snapshot.branches(parent=branch.n))
         keeps = required is not None and purge.forks == "keep"
-        first = required or 0 if keeps else branch.fork_seq
+        first = required.seq if required is not None and keeps else branch.fork_seq
         for last in range(branch.last_seq, first, -most):
             yield Segment(branch.n, max(first, last - most) + 1, last, branch.session_id)
         if required is None and branch.last_seq <= first:
             yield Segment(branch.n, first + 1, first, branch.session_id)
-
-
-def _required_seq(snapshot: Snapshot, branch: BranchRow) -> int | None:
-    """Return the last seq of a branch at which another starts."""
-    return max((b.fork_seq for b in snapshot.branches(parent=branch.n)), default=None)
 
 
 def plan_step(purge: UnfinishedPurge, step: Sequence[Segment]) -> Query[list[Segment]]:
@@ -184,9 +261,9 @@ class _Step:
         rows = dict(self._rows)
         erased = 0
         for part, branch in self._parts:
-            required = _required_seq(tx, branch)
+            required = required_end(tx.branches(parent=branch.n))
             for row in rows.get(part, ()):
-                if required is not None and row.seq <= required:
+                if required is not None and row.seq <= required.seq:
                     blobs |= write_tombstone(tx, part.branch, part.session_id, row)
                     erased += 1
             erased += self._cut(tx, part, branch, required, blobs)
@@ -198,16 +275,16 @@ class _Step:
         tx: Transaction,
         part: Segment,
         branch: BranchRow,
-        required: int | None,
+        required: RequiredEnd | None,
         blobs: set[str],
     ) -> int:
         """Erase the end of a branch that no fork needs, and the branch with its first message."""
-        end = max(required or 0, part.first - 1)
+        end = part.first - 1 if required is None else max(required.seq, part.first - 1)
         if required is None and part.first == branch.fork_seq + 1:
             cut = tx.cut_branch(branch.n, None)
             _release_parent(tx, branch)
         elif end < branch.last_seq:
-            cut = tx.cut_branch(branch.n, end)
+            cut = tx.cut_branch(branch.n, end, 0 if required is None else required.record)
         else:
             return 0
         blobs |= cut.blobs
@@ -248,7 +325,7 @@ def finish(purge: UnfinishedPurge, refreshed: Collection[str]) -> Operation[tupl
         if row is None:
             return ()
         branches = tx.branches(session=purge.n)
-        if any((_required_seq(tx, branch) or 0) < branch.last_seq for branch in branches):
+        if any(_is_unfinished(tx, purge, branch) for branch in branches):
             return None
         affected = sharing(purge)(tx)
         late = {name: n for name, n in affected.sessions.items() if name not in refreshed}
@@ -260,6 +337,14 @@ def finish(purge: UnfinishedPurge, refreshed: Collection[str]) -> Operation[tupl
         return tuple(affected.sessions)
 
     return run
+
+
+def _is_unfinished(tx: Transaction, purge: UnfinishedPurge, branch: BranchRow) -> bool:
+    """True if a branch has messages or records that are to be erased."""
+    required = required_end(tx.branches(parent=branch.n))
+    if (0 if required is None else required.seq) < branch.last_seq:
+        return True
+    return last_number(tx, branch) > _kept_record(tx, purge, branch)
 
 
 def _unfinished_row(tx: Transaction, purge: UnfinishedPurge) -> SessionRow | None:

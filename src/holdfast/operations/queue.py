@@ -12,7 +12,6 @@ import msgspec
 from holdfast.codec import BlobReader, EncodedMessage, decode, file_hashes, intact
 from holdfast.errors import Damaged
 from holdfast.operations.append import (
-    check_file_refs,
     drop_stored,
     fenced_head,
     find_head,
@@ -20,6 +19,7 @@ from holdfast.operations.append import (
     known_ids,
     new_messages,
 )
+from holdfast.operations.file_refs import check_file_refs
 from holdfast.storage.protocol import Operation, Snapshot, Transaction
 from holdfast.storage.rows import HeadRow, QueueRow
 from holdfast.values import Message

@@ -20,10 +20,11 @@ from typing import Final
 
 from holdfast import validation
 from holdfast.clock import EPOCH, to_datetime
-from holdfast.errors import AmbiguousRef, Damaged, SessionNotFound
+from holdfast.errors import AmbiguousRef, Damaged, MessageNotFound, SessionNotFound
 from holdfast.operations import refs
 from holdfast.operations.history import DamageCallback
 from holdfast.operations.listing import is_uncontinued_import, latest
+from holdfast.storage.ancestry import is_on_path
 from holdfast.storage.protocol import Query, Snapshot
 from holdfast.storage.rows import SessionFilter, SessionRow, UnreadableSession
 from holdfast.values import Candidate, Damage
@@ -107,6 +108,69 @@ def find_by_key(key: str) -> Query[SessionRow | None]:
     return lambda snapshot: snapshot.find_session(key=key)
 
 
+def find_by_message(message_id: str) -> Query[SessionRow]:
+    """Return the session that a message belongs to: the one that wrote it, if it is not trashed.
+
+    Otherwise it belongs to a fork that shares it. A fork may have written it once more, with
+    `replace`: then it is still its parent's.
+    """
+    validation.check_name(message_id, "id")
+
+    def run(snapshot: Snapshot) -> SessionRow:
+        owners = _own_first(snapshot, _iter_owners(snapshot, message_id))
+        found = _without_descendants(snapshot, owners)
+        if not found:
+            raise MessageNotFound(f"no session has a message {message_id!r}.")
+        if len(found) > 1:
+            what = f"several sessions have a message {message_id!r}"
+            raise _ambiguous(snapshot, what, found, "read it with store.get(…).message(…)")
+        return found[0]
+
+    return run
+
+
+def _iter_owners(snapshot: Snapshot, message_id: str) -> Iterator[list[SessionRow]]:
+    """Yield the sessions that wrote a message; then those that share it with others."""
+    yield snapshot.sessions("message_id", message_id, trashed=False, limit=_MAX_CANDIDATES)
+    yield _find_sharing(snapshot, message_id)
+
+
+def _find_sharing(snapshot: Snapshot, message_id: str) -> list[SessionRow]:
+    """Return the sessions whose histories share a message of one that is trashed or purged."""
+    writers = snapshot.sessions("message_id", message_id, stubs=True, limit=_MAX_CANDIDATES)
+    at = snapshot.stored_in_sessions([row.n for row in writers], [message_id])
+    below = snapshot.branches_below({branch for branch, _ in at})
+    owners = snapshot.owners([branch.n for branch in below])
+    sharing = {
+        owner.n
+        for n, owner in owners.items()
+        if any(is_on_path(snapshot.path(n), branch, row.seq) for branch, row in at)
+    }
+    found = (snapshot.session(n) for n in sorted(sharing)[:_MAX_CANDIDATES])
+    return [row for row in found if row is not None]
+
+
+def _without_descendants(snapshot: Snapshot, found: list[SessionRow]) -> list[SessionRow]:
+    """Return sessions without those that were forked from another one of them."""
+    if len(found) <= 1:
+        return found
+    ids = {row.id for row in found}
+    return [row for row in found if ids.isdisjoint(_ancestor_ids(snapshot, row))]
+
+
+def _ancestor_ids(snapshot: Snapshot, row: SessionRow) -> Iterator[str]:
+    """Yield the ids of the sessions that a session was forked from or continues."""
+    seen = {row.id}
+    current: SessionRow | None = row
+    while current is not None and current.relation in {"fork", "continue"}:
+        parent = current.parent
+        if parent is None or parent in seen:
+            return
+        yield parent
+        seen.add(parent)
+        current = snapshot.find_session(id=parent, stubs=True)
+
+
 # ------------------------------------------------------------------------------------ matches
 
 
@@ -182,13 +246,15 @@ def _require_one(snapshot: Snapshot, ref: str, found: list[SessionRow]) -> Sessi
         raise SessionNotFound(f"no session matches {ref!r}; store.sessions() lists them.")
     if len(found) == 1:
         return found[0]
+    raise _ambiguous(snapshot, f"{ref!r} matches several sessions", found, "name one by its id")
+
+
+def _ambiguous(snapshot: Snapshot, what: str, found: list[SessionRow], hint: str) -> AmbiguousRef:
     candidates = [_candidate(snapshot, row) for row in found]
     candidates.sort(key=lambda candidate: candidate.updated_at, reverse=True)
     names = ", ".join(candidate.id for candidate in candidates[:_MAX_NAMED_CANDIDATES])
     more = " and more" if len(found) > _MAX_NAMED_CANDIDATES else ""
-    raise AmbiguousRef(
-        f"{ref!r} matches several sessions: {names}{more}; name one by its id.", tuple(candidates)
-    )
+    return AmbiguousRef(f"{what}: {names}{more}; {hint}.", tuple(candidates))
 
 
 def _candidate(snapshot: Snapshot, row: SessionRow) -> Candidate:

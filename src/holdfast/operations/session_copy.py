@@ -2,9 +2,10 @@
 
 A session that the target has already is an *earlier copy* if it could be an earlier state of the
 source's session: the same branches or fewer, with the same messages or fewer, turns that ended the
-same way, no usage and no queued input that the source lacks. Then what is new in the source is
-added, and the identity (key, title, metadata, goal, marks) is taken from the source. Any other
-session under the same id is refused before anything is written: no history is overwritten.
+same way, no usage and no queued input that the source lacks. Then records that were dropped in the
+source are dropped, what is new there is added, and the identity (key, title, metadata, goal, marks)
+is taken from the source. Any other session under the same id is refused before anything is written:
+no history is overwritten.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ import msgspec
 from holdfast import codec
 from holdfast.errors import Diverged
 from holdfast.operations.append import find_head
+from holdfast.operations.record_drop import required_records
 from holdfast.operations.session_import import (
     ImportedMessage,
+    ImportedRecord,
     ImportedSession,
     ImportResult,
     NewBranch,
     NewTurn,
+    RecordIdentity,
     SessionSource,
     SessionWriter,
     StoredFamily,
     first_difference,
     key_holder,
+    record_identity,
+    stored_records,
 )
 from holdfast.storage.protocol import Operation, Snapshot, Transaction
 from holdfast.storage.rows import BranchRow, QueueRow, SessionRow, TurnRow, UsageRow
@@ -39,6 +45,10 @@ class CopySource(SessionSource, Protocol):
 
     def messages(self, session: ImportedSession) -> Iterator[ImportedMessage]:
         """Yield the messages of each branch."""
+        ...
+
+    def records(self, session: ImportedSession) -> Iterator[ImportedRecord]:
+        """Yield the records of each branch."""
         ...
 
     def turns(self, session: ImportedSession) -> Iterator[NewTurn]:
@@ -55,6 +65,10 @@ class CopySource(SessionSource, Protocol):
 
     def has_message(self, session: ImportedSession, id: str) -> bool:
         """True if any branch of a session has a message with this id."""
+        ...
+
+    def has_store_record(self, id: str) -> bool:
+        """True if the source has a record of the store with this id, or had it."""
         ...
 
 
@@ -96,6 +110,56 @@ def copy_sessions(
     return run
 
 
+def drop_gone_records(
+    sessions: Sequence[ImportedSession], source: CopySource, is_copied: Callable[[str], bool]
+) -> Operation[list[str]]:
+    """Drop the records that the source dropped since an earlier copy; return of which sessions.
+
+    What forks of the target need stays. It reads other sessions, so it must be `exclusive`.
+    """
+
+    def run(tx: Transaction) -> list[str]:
+        _lock_existing(tx, [session.source_id for session in sessions])
+        refuse_diverged(tx, sessions, source, is_copied)
+        dropped: list[str] = []
+        unused: set[str] = set()
+        for session in sessions:
+            gone = gone_records(tx, session, source)
+            for branch, numbers in gone.items():
+                unused |= tx.drop_records(branch, numbers).blobs
+            dropped += [session.source_id] if gone else []
+        if unused:
+            tx.drop_blobs(unused)
+        return dropped
+
+    return run
+
+
+def gone_records(
+    snapshot: Snapshot, session: ImportedSession, source: CopySource
+) -> dict[int, set[int]]:
+    """Return the records, by branch and number, that only an earlier copy has and no fork needs."""
+    row = snapshot.find_session(id=session.source_id)
+    if row is None or session.is_stub:
+        return {}
+    rows = snapshot.branches(session=row.n)
+    stored = [
+        (branch.number, row.n, stored_records(snapshot, branch.own(row.n)).keys())
+        for branch, row in zip(session.branches, rows, strict=False)
+    ]
+    if not any(numbers for _, _, numbers in stored):
+        return {}
+    coming = _identities_by_branch(source.records(session))
+    required = required_records(snapshot, rows)
+    found: dict[int, set[int]] = {}
+    for number, branch, numbers in stored:
+        gone = numbers - coming.get(number, {}).keys()
+        gone = {one for one in gone if one > required.get(branch, 0)}
+        if gone:
+            found[branch] = gone
+    return found
+
+
 def _lock_existing(tx: Transaction, names: Iterable[str]) -> dict[str, SessionRow | None]:
     """Return the sessions that exist here, with their rows locked until the commit.
 
@@ -115,7 +179,7 @@ def refuse_diverged(
     is_copied: Callable[[str], bool],
 ) -> None:
     """Raise `Diverged` if a session exists here and is not an earlier copy, or its key is taken."""
-    reasons: dict[str, str] = {}
+    reasons: dict[str | None, str] = {}
     for session in sessions:
         row = snapshot.find_session(id=session.source_id, stubs=True)
         why = None if row is None else _Comparison(snapshot, session, row, source).divergence()
@@ -168,7 +232,35 @@ class _Comparison:
             return "some messages that its forks share are missing in the target"
         if any(reach[n] > coming[n].last_seq for n in both) and not self._session.is_stub:
             return "it has messages that the source does not have"
-        return self._message_divergence([_truncated(coming[n], reach[n]) for n in sorted(both)])
+        shared = [_truncated(coming[n], reach[n]) for n in sorted(both)]
+        return self._message_divergence(shared) or self._record_divergence(
+            [coming[n] for n in sorted(both)]
+        )
+
+    def _record_divergence(self, branches: Sequence[NewBranch]) -> str | None:
+        """Return why the records are not those of an earlier copy; some may have been dropped."""
+        coming = _identities_by_branch(self._source.records(self._session))
+        for branch in branches:
+            found = coming.get(branch.number, {})
+            stored = stored_records(self._snapshot, branch.own(self._branches[branch.number].n))
+            for number, identity in found.items():
+                if identity is not None and stored.get(number, identity) != identity:
+                    return f"record {number} differs from the one in the source"
+                if identity is not None and number not in stored and self._session.is_stub:
+                    return "some records that its forks share are missing in the target"
+            # Only the newest branch can have got records here: those that the source never had.
+            newest = max((*found, self._newest_record(branch.number)), default=0)
+            if branch.number == max(self._branches) and any(one > newest for one in stored):
+                return "it has records that the source does not have"
+        return None
+
+    def _newest_record(self, number: int) -> int:
+        """Return the highest number that a record of a branch is known to have had."""
+        branches = self._session.branches
+        if number == branches[-1].number:
+            return self._session.newest_record
+        own = (self._session.source_id, number)
+        return max((one.fork_record or 0 for one in branches if one.parent == own), default=0)
 
     def _message_divergence(self, branches: Sequence[NewBranch]) -> str | None:
         shared = msgspec.structs.replace(self._session, branches=tuple(branches))
@@ -214,13 +306,26 @@ class _Comparison:
         return True
 
 
+def _identities_by_branch(
+    items: Iterable[ImportedRecord],
+) -> dict[int, dict[int, RecordIdentity | None]]:
+    """Return what tells records apart, by branch and number; `None` for one that cannot be read."""
+    found: dict[int, dict[int, RecordIdentity | None]] = {}
+    for item in items:
+        identity = None if item.lost else record_identity(item.row)
+        found.setdefault(item.branch, {})[item.row.number] = identity
+    return found
+
+
 def _is_same_branch(snapshot: Snapshot, row: BranchRow, branch: NewBranch) -> bool:
     """True if a branch of the target is the same as one of the source, except for its end."""
     parent = None if row.parent is None else snapshot.find_branch(row.parent)
     parent_key = None if parent is None else (parent.session_id, parent.number)
-    return (parent_key, row.fork_seq, row.asked_seq, row.reason, row.token) == (
+    start = (parent_key, row.fork_seq, row.fork_record, row.asked_seq, row.reason, row.token)
+    return start == (
         branch.parent,
         branch.fork_seq,
+        branch.fork_record,
         branch.asked_seq,
         branch.reason,
         branch.token,
@@ -265,7 +370,7 @@ class _FamilyCopy:
         self._result = result
         self._is_copied = is_copied
         self._stored = StoredFamily()
-        self._import_result = ImportResult([], 0, [], result.damage)
+        self._import_result = ImportResult(damage=result.damage)
 
     def run(self, family: Sequence[ImportedSession]) -> None:
         """Add the sessions that are missing here, and update the others."""
@@ -313,6 +418,7 @@ class _FamilyCopy:
             head.open_turn is None
             and (head.turns, head.updated_at) == (session.turns, session.updated_at)
             and ends == [(branch.number, branch.last_seq) for branch in session.branches]
+            and (head.records or 0) == session.newest_record
             and msgspec.structs.replace(existing, n=session.row.n) == session.row
         )
 
@@ -344,8 +450,11 @@ class _SessionUpdate(SessionWriter):
     ) -> None:
         super().__init__(tx, session, source, stored, result, keep_open_turn=True)
         self._n = existing.n
-        self._stored_seqs = {
-            branch.number: branch.last_seq for branch in tx.branches(session=existing.n)
+        stored_branches = tx.branches(session=existing.n)
+        self._stored_seqs = {branch.number: branch.last_seq for branch in stored_branches}
+        self._stored_records = {
+            row.number: set(stored_records(tx, branch.own(row.n)))
+            for row, branch in zip(stored_branches, session.branches, strict=False)
         }
         self._stored_usage = {(row.day, row.model): row for row in tx.usage(session=existing.n)}
 
@@ -369,6 +478,12 @@ class _SessionUpdate(SessionWriter):
         fresh = [item for item in batch if item.row.seq > stored]
         if fresh:
             super()._store_messages(fresh)
+
+    def _store_records(self, batch: Sequence[ImportedRecord]) -> None:
+        stored = self._stored_records.get(batch[0].branch, set())
+        fresh = [item for item in batch if item.row.number not in stored]
+        if fresh:
+            super()._store_records(fresh)
 
     def _store_turn(self, turn: NewTurn) -> None:
         stored = self._tx.turn(self._n, turn.row.number)

@@ -71,16 +71,23 @@ def stored_json(row: SessionRow, field: str) -> Any:  # noqa: ANN401 - of the co
     return None if value is None else _decode_json(_JSON_COLUMNS[field], value)
 
 
-def check_fields(fields: Mapping[str, Any]) -> None:
-    """Raise `BadMessage` if a field of a session has a wrong type or length, naming the field."""
+def check_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a session, with JSON as it is stored.
+
+    `BadMessage` if one has a wrong type or length; the error names it.
+    """
+    checked = dict(fields)
     for column in _COLUMNS:
-        value = fields.get(column.name)
+        value, check = fields.get(column.name), _CHECKS.get(column.kind)
+        if check is None:
+            continue  # It is not given by callers, such as a time.
         if value is not None or (column.name in fields and not column.optional):
-            _CHECKS.get(column.kind, _accept)(value, column.name)
+            checked[column.name] = check(value, column.name)
+    return checked
 
 
-def check_goal(goal: object, field: str) -> None:
-    """Raise `BadMessage` unless a goal can be stored as it is."""
+def check_goal(goal: object, field: str) -> Goal:
+    """Return a goal; raise `BadMessage` unless it can be stored as it is."""
     if not isinstance(goal, Goal):
         raise BadMessage(f"{field}: expected a holdfast.Goal")
     try:
@@ -92,28 +99,27 @@ def check_goal(goal: object, field: str) -> None:
             f"{field}: cannot be stored as it is; its times need a time zone, its texts must be "
             "strings"
         )
+    return kept
 
 
-def _check_flag(value: object, field: str) -> None:
+def _check_flag(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise BadMessage(f"{field}: expected true or false")
+    return value
 
 
-def _check_json(value: object, field: str) -> None:
-    _JSON_CHECKS.get(field, validation.check_json_object)(value, field)
+def _check_json(value: object, field: str) -> object:
+    return _JSON_CHECKS.get(field, validation.check_json_object)(value, field)
 
 
-def _check_provenance(value: object, field: str) -> None:
+def _check_provenance(value: object, field: str) -> SessionProvenance:
     if not isinstance(value, SessionProvenance):
         raise BadMessage(f"{field}: expected a SessionProvenance")
     for name in ("source", "cwd", "key", "scope", "agent"):
         text = getattr(value, name)
         if text is not None:
             validation.check_name(text, f"{field}.{name}")
-
-
-def _accept(value: object, field: str) -> None:
-    """Accept a value that is not given by callers, such as a time."""
+    return value
 
 
 _JSON_CHECKS: Final[Mapping[str, Callable[[object, str], object]]] = {

@@ -25,7 +25,8 @@ from holdfast.operations.append import (
     with_preview,
 )
 from holdfast.operations.positions import read_preview
-from holdfast.operations.purge_rules import BranchNode, required_seqs
+from holdfast.operations.purge_rules import BranchNode, RequiredEnd, required_ends
+from holdfast.operations.records import branch_records
 from holdfast.operations.sessions import stub_row
 from holdfast.operations.turns import require_free_head
 from holdfast.storage.ancestry import Segment
@@ -36,6 +37,7 @@ from holdfast.storage.rows import (
     BranchStart,
     MessageRow,
     QueueRow,
+    RecordRow,
     SessionRow,
     ToolRow,
     TurnRow,
@@ -44,11 +46,14 @@ from holdfast.storage.rows import (
 from holdfast.titles import RANK_USER, Preview
 from holdfast.values import BranchReason, Damage, Demotion, SessionProvenance, Usage
 
-_BATCH_MESSAGES: Final = 200
+_BATCH_ENTRIES: Final = 200
 
 
-class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch to import. Its parent is named by session id and branch number."""
+class NewBranch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A branch to import, up to `last_seq` and record `last_record` (`None`: its last).
+
+    Its parent is named by session id and branch number.
+    """
 
     number: int
     parent: tuple[str, int] | None
@@ -58,13 +63,20 @@ class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
     reason: BranchReason
     created_at: int
     token: str
+    fork_record: int | None = None
+    last_record: int | None = None
+
+    def own(self, n: int) -> Segment:
+        """Return what is imported of it, which has the number `n` in its store."""
+        return Segment(n, self.fork_seq + 1, self.last_seq, "", self.last_record)
 
 
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session to import. `source_id` is its id in the source; a substitute has another one here.
 
-    Its preview is computed from its messages unless it is given. `demotion` is what was taken from
-    its row, if the source is not trusted.
+    `newest_record` is the highest number that a record of its active branch had. Its preview is
+    computed from its messages unless it is given. `demotion` is what was taken from its row, if the
+    source is not trusted.
     """
 
     source_id: str
@@ -73,6 +85,7 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     updated_at: int
     rank: int
+    newest_record: int = 0
     preview: Preview | None = None
     demotion: Demotion | None = None
 
@@ -95,6 +108,19 @@ class ImportedMessage(NewMessage, frozen=True, kw_only=True, gc=False):
     was_raw: bool = False
 
 
+class ImportedRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A record to import; the blobs that it only refers to are in the source.
+
+    With `lost` it cannot be read there: it is not stored.
+    """
+
+    branch: int
+    row: RecordRow
+    blobs: Sequence[tuple[str, bytes]] = ()
+    blob_refs: Sequence[str] = ()
+    lost: bool = False
+
+
 class NewTurn(msgspec.Struct, frozen=True):
     """A turn to import, with its ledger."""
 
@@ -103,23 +129,40 @@ class NewTurn(msgspec.Struct, frozen=True):
 
 
 class NewDraft(msgspec.Struct, frozen=True):
-    """A draft record to import."""
+    """A chunk of a draft to import."""
 
     turn: int
     number: int
-    record: bytes
+    chunk: bytes
     message_id: str | None
 
 
 SessionItem: TypeAlias = NewTurn | UsageRow | QueueRow | NewDraft
-ImportItem: TypeAlias = ImportedMessage | SessionItem
+ImportItem: TypeAlias = ImportedMessage | ImportedRecord | SessionItem
+
+
+class EntryBatch(msgspec.Struct, frozen=True):
+    """Messages and records of one branch that follow each other."""
+
+    branch: int
+    messages: list[ImportedMessage]
+    records: list[ImportedRecord]
+
+    def takes(self, item: ImportItem) -> bool:
+        """True if an item is of the same branch, and there is room for it."""
+        if not isinstance(item, ImportedMessage | ImportedRecord) or item.branch != self.branch:
+            return False
+        return len(self.messages) + len(self.records) < _BATCH_ENTRIES
 
 
 class SessionSource(Protocol):
     """A source of the contents of sessions. It can be read again from the start."""
 
     def items(self, session: ImportedSession) -> Iterator[ImportItem]:
-        """Yield the contents of a session: each branch's messages in order, then all else."""
+        """Yield the contents of a session: the messages and records of each branch, then all else.
+
+        Both are in order, and no record comes before the message that it lies behind.
+        """
         ...
 
     def blob(self, sha256: str) -> bytes | None:
@@ -140,6 +183,7 @@ class ImportResult(msgspec.Struct):
 
     sessions: list[tuple[int, int]] = []  # Rank, and number in this store.
     messages: int = 0
+    records: int = 0
     skipped: list[str] = []
     damage: list[Damage] = []
     demotions: list[Demotion] = []
@@ -211,7 +255,7 @@ class _FamilyImport:
         self._substitutes = substitutes
         self._attempted = attempted
         self._stored = StoredFamily()
-        self._result = ImportResult([], 0, [], [], [])
+        self._result = ImportResult()
 
     def run(self) -> ImportResult:
         """Decide what to import, then store it."""
@@ -252,6 +296,7 @@ class _FamilyImport:
                 # An earlier attempt seemed to fail, but its commit went through.
                 self._result.sessions.append((session.rank, row.n))
                 self._result.messages += sum(b.last_seq - b.fork_seq for b in session.branches)
+                self._result.records += _count_records(self._tx, row.n)
                 if session.demotion is not None:
                     self._result.demotions.append(session.demotion)
             else:
@@ -261,8 +306,8 @@ class _FamilyImport:
                     self._result.damage.append(Damage(what=what, session_id=session.source_id))
         return missing
 
-    def _shared_prefixes(self, missing: set[str]) -> dict[tuple[str, int], int]:
-        """Return what imported sessions share with the others: {(session, branch): last seq}."""
+    def _shared_prefixes(self, missing: set[str]) -> dict[tuple[str, int], RequiredEnd]:
+        """Return what imported sessions share with the others, by (session, branch)."""
         numbers = {session.source_id: n for n, session in enumerate(self._family)}
         indexes: dict[tuple[str, int], int] = {}
         nodes = []
@@ -270,13 +315,14 @@ class _FamilyImport:
             for branch in session.branches:
                 parent = None if branch.parent is None else indexes.get(branch.parent)
                 index = indexes[session.source_id, branch.number] = len(indexes)
-                nodes.append(BranchNode(index, numbers[session.source_id], parent, branch.fork_seq))
+                start = (parent, branch.fork_seq, branch.fork_record)
+                nodes.append(BranchNode(index, numbers[session.source_id], *start))
         others = [
             numbers[session.source_id]
             for session in self._family
             if session.source_id not in missing
         ]
-        required = required_seqs(nodes, others)
+        required = required_ends(nodes, others)
         return {key: required[index] for key, index in indexes.items() if index in required}
 
     # --------------------------------------------------------------------- existing sessions
@@ -300,12 +346,38 @@ class _FamilyImport:
             return False
         # The existing session may be one's own, or have been imported with or without trust.
         for items in (self._source.original_items, self._source.items):
-            if first_difference(self._tx, items(shared), found) is None:
+            if self._has_same_entries(items(shared), shared, found):
                 break
         else:
             return False
         self._stored.branches.update(known)
         return True
+
+    def _has_same_entries(
+        self,
+        items: Iterable[ImportItem],
+        shared: ImportedSession,
+        found: Mapping[int, BranchRow],
+    ) -> bool:
+        """True if the store has these messages, these records and no other records among them.
+
+        It must also have the last record that is shared, or a later one: numbers that are still
+        free would be given to records that a fork then had from its parent.
+        """
+        coming: dict[int, dict[int, RecordIdentity]] = {number: {} for number in found}
+        if first_difference(self._tx, _noting_records(items, coming), found) is not None:
+            return False
+        for branch in shared.branches:
+            n = found[branch.number].n
+            if branch.last_record and branch.last_record > self._newest_record(n):
+                return False
+            if coming[branch.number] != stored_records(self._tx, branch.own(n)):
+                return False
+        return True
+
+    def _newest_record(self, branch: int) -> int:
+        newest = self._tx.records([Segment(branch, 1, None, "")], limit=1)
+        return newest[0][1].number if newest else 0
 
     def _has_every_message(self, shared: ImportedSession) -> bool:
         """True if the source has all that is shared.
@@ -326,18 +398,50 @@ class _FamilyImport:
         return msgspec.structs.replace(shared, row=msgspec.structs.replace(shared.row, id=name))
 
 
+RecordIdentity: TypeAlias = tuple[int, str, int]
+
+
+def record_identity(row: RecordRow) -> RecordIdentity:
+    """Return what tells a record from another of the same number."""
+    return row.seq, row.id, row.crc
+
+
+def stored_records(snapshot: Snapshot, own: Segment) -> dict[int, RecordIdentity]:
+    """Return the records of a branch by their numbers."""
+    return {row.number: record_identity(row) for row in branch_records(snapshot, own)}
+
+
+def _noting_records(
+    items: Iterable[ImportItem], found: Mapping[int, dict[int, RecordIdentity]]
+) -> Iterator[ImportItem]:
+    """Yield the items; note their records by branch and number."""
+    for item in items:
+        if isinstance(item, ImportedRecord):
+            found[item.branch][item.row.number] = record_identity(item.row)
+        yield item
+
+
+def _count_records(snapshot: Snapshot, session: int) -> int:
+    """Return how many records are on the branches of a session."""
+    return sum(
+        1
+        for row in snapshot.branches(session=session)
+        for _ in branch_records(snapshot, Segment(row.n, 1, row.last_seq, row.session_id))
+    )
+
+
 def first_difference(
     snapshot: Snapshot, items: Iterable[ImportItem], found: Mapping[int, BranchRow]
 ) -> ImportedMessage | None:
     """Return the first message that differs from the stored one; `lost` ones are not compared."""
     for batch in _batches(items):
-        if not isinstance(batch, list):
+        if not isinstance(batch, EntryBatch) or not batch.messages:
             continue
-        branch = found[batch[0].branch]
-        first, last = batch[0].row.seq, batch[-1].row.seq
+        branch = found[batch.branch]
+        first, last = batch.messages[0].row.seq, batch.messages[-1].row.seq
         ((_, rows),) = snapshot.messages([Segment(branch.n, first, last, "")])
         stored = {row.seq: (row.id, row.crc) for row in rows}
-        for item in batch:
+        for item in batch.messages:
             if not item.lost and stored.get(item.row.seq) != (item.row.id, item.row.crc):
                 return item
     return None
@@ -347,41 +451,46 @@ def has_same_start(
     stored: BranchRow, branch: NewBranch, known: Mapping[tuple[str, int], int]
 ) -> bool:
     """True if a stored branch has the same parent and start as an imported one."""
-    if stored.fork_seq != branch.fork_seq:
+    if (stored.fork_seq, stored.fork_record) != (branch.fork_seq, branch.fork_record):
         return False
     if branch.parent is None or stored.parent is None:
         return branch.parent is None and stored.parent is None
     return known.get(branch.parent) == stored.parent
 
 
-def _stub_of(session: ImportedSession, required: Mapping[tuple[str, int], int]) -> ImportedSession:
+def _stub_of(
+    session: ImportedSession, required: Mapping[tuple[str, int], RequiredEnd]
+) -> ImportedSession:
     """Return a stub of a session: only what its forks share."""
+    parts = [
+        (branch, required.get((session.source_id, branch.number))) for branch in session.branches
+    ]
     branches = [
-        msgspec.structs.replace(branch, last_seq=required[session.source_id, branch.number])
-        for branch in session.branches
-        if (session.source_id, branch.number) in required
+        msgspec.structs.replace(branch, last_seq=part.seq, last_record=part.record)
+        for branch, part in parts
+        if part is not None
     ]
     at = session.row.created_at if session.row.purged_at is None else session.row.purged_at
     row = stub_row(session.row, at)
     return msgspec.structs.replace(session, row=row, branches=tuple(branches))
 
 
-def _batches(items: Iterable[ImportItem]) -> Iterator[list[ImportedMessage] | SessionItem]:
-    """Yield consecutive messages of a branch together, and the other items one by one."""
-    batch: list[ImportedMessage] = []
+def _batches(items: Iterable[ImportItem]) -> Iterator[EntryBatch | SessionItem]:
+    """Yield consecutive messages and records of a branch together, other items one by one."""
+    batch: EntryBatch | None = None
     for item in items:
-        if batch and not (
-            isinstance(item, ImportedMessage)
-            and item.branch == batch[0].branch
-            and len(batch) < _BATCH_MESSAGES
-        ):
+        if batch is not None and not batch.takes(item):
             yield batch
-            batch = []
-        if isinstance(item, ImportedMessage):
-            batch.append(item)
-        else:
+            batch = None
+        if not isinstance(item, ImportedMessage | ImportedRecord):
             yield item
-    if batch:
+            continue
+        batch = batch or EntryBatch(item.branch, [], [])
+        if isinstance(item, ImportedMessage):
+            batch.messages.append(item)
+        else:
+            batch.records.append(item)
+    if batch is not None:
         yield batch
 
 
@@ -417,18 +526,22 @@ class SessionWriter:
         self._stored = stored
         self._result = result
         self._last_seqs = {branch.number: branch.fork_seq for branch in session.branches}
+        self._newest_records: dict[int, int] = {}  # By the number of the branch.
         self._open: NewTurn | None = None
         self._usage, self._cost = Usage(), 0
         self._turns, self._queued = session.turns, 0
-        self._was_system = self._was_raw = 0
+        self._was_system = self._was_raw = self._records = 0
         self._n = 0
 
     def run(self) -> None:
         """Store the row, branches and contents, then the head."""
         self._store_row_and_branches()
         for item in _batches(self._source.items(self._session)):
-            if isinstance(item, list):
-                self._store_messages(item)
+            if isinstance(item, EntryBatch):
+                if item.messages:
+                    self._store_messages(item.messages)
+                if item.records:
+                    self._store_records(item.records)
             elif not self._session.is_stub:
                 self._store_item(item)
         for branch in self._session.branches[: None if self._session.is_stub else -1]:
@@ -445,8 +558,13 @@ class SessionWriter:
             taken = Demotion(session_id=self._session.row.id)
         else:
             self._mark_end()
-        counts = {"queued": self._queued, "system": self._was_system, "raw": self._was_raw}
-        demotion = msgspec.structs.replace(taken, **counts)
+        demotion = msgspec.structs.replace(
+            taken,
+            queued=self._queued,
+            system=self._was_system,
+            raw=self._was_raw,
+            records=self._records,
+        )
         if demotion != Demotion(session_id=taken.session_id):
             self._result.demotions.append(demotion)
 
@@ -508,9 +626,10 @@ class SessionWriter:
             asked_seq=branch.asked_seq,
             reason=branch.reason,
             token=branch.token,
+            fork_record=branch.fork_record,
         )
 
-    # -------------------------------------------------------------------------------- messages
+    # -------------------------------------------------------------------- messages and records
 
     def _store_messages(self, batch: Sequence[ImportedMessage]) -> None:
         """Store messages of one branch."""
@@ -562,6 +681,46 @@ class SessionWriter:
     def _report_damage(self, what: str, seq: int | None = None) -> None:
         damage = Damage(what=what, session_id=self._session.row.id, seq=seq)
         self._result.damage.append(damage)
+
+    def _store_records(self, batch: Sequence[ImportedRecord]) -> None:
+        """Store records of one branch, with the numbers they have."""
+        number = batch[0].branch
+        branch = self._branch(number)
+        kept = list(self._without_refused(branch, batch))
+        if kept:
+            uses = (use for item in kept for use in self._record_blobs(item))
+            self._tx.add_records(branch, [item.row for item in kept], uses)
+            self._newest_records[number] = kept[-1].row.number
+        self._records += len(kept)
+        self._result.records += len(kept)
+
+    def _without_refused(
+        self, branch: int, batch: Sequence[ImportedRecord]
+    ) -> Iterator[ImportedRecord]:
+        """Yield the records that may be stored; report the others, as with messages."""
+        seen = set(self._tx.stored_records(branch, [item.row.id for item in batch]))
+        for item in batch:
+            row = item.row
+            if item.lost:
+                continue
+            if row.id in seen:
+                why = "has the id of another record"
+            elif any(map(self._is_of_others, item.blob_refs)):
+                why = "names a file whose data is not its own"
+            else:
+                seen.add(row.id)
+                yield item
+                continue
+            self._report_damage(f"record {row.number} {why}; it was left out", row.seq)
+
+    def _record_blobs(self, item: ImportedRecord) -> Iterator[BlobUse]:
+        row = item.row
+        for sha256, data in item.blobs:
+            yield BlobUse(row.number, sha256, data)
+        for sha256 in item.blob_refs:
+            use = self._find_blob(row.seq, sha256)
+            if use is not None:
+                yield BlobUse(row.number, sha256, use.data)
 
     def _find_blob(self, seq: int, sha256: str) -> BlobUse | None:
         """Return a blob that a message refers to, from the source unless it is stored here."""
@@ -621,7 +780,7 @@ class SessionWriter:
             return
         active = self._branch(self._session.branches[-1].number)
         if draft.message_id is None or not self._tx.stored(active, [draft.message_id]):
-            self._tx.put_draft(self._n, draft.turn, draft.number, draft.record)
+            self._tx.put_draft(self._n, draft.turn, draft.number, draft.chunk)
 
     def _preview(self, last: NewBranch, branch: int, seq: int) -> Preview:
         """Return the preview of the history, which is often that of the parent's."""
@@ -650,6 +809,8 @@ class SessionWriter:
             usage=self._usage,
             cost=self._cost,
             queued=self._queued,
+            records=max(self._session.newest_record, self._newest_records.get(last.number, 0))
+            or None,
         )
         self._tx.put_head(with_preview(head, self._preview(last, branch, seq)))
         if not self._keep_open_turn:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Unpack, get_args
 
 import msgspec
 
-from holdfast import codec, validation
-from holdfast.errors import BadMessage, Conflict, Invalid, KeyTaken, SessionNotFound
-from holdfast.operations.append import check_expected_head, find_head, to_head, with_preview
+from holdfast import codec
+from holdfast.codec import EncodedMessage, EncodedRecord
+from holdfast.errors import Invalid, KeyTaken, SessionNotFound
+from holdfast.operations.append import (
+    check_expected_head,
+    find_head,
+    insert_messages,
+    messages_after,
+    to_head,
+    with_preview,
+)
+from holdfast.operations.file_refs import check_file_refs
 from holdfast.operations.positions import preview_at, resolve_position, start_at
 from holdfast.operations.queries import describe
-from holdfast.operations.session_fields import (
-    check_fields,
-    check_goal,
-    encode_json,
-    stored_json,
-    to_columns,
-    to_row,
+from holdfast.operations.records import first_records
+from holdfast.operations.session_changes import (
+    SessionUpdate,
+    merged_metadata,
+    put_update,
+    require_session,
 )
+from holdfast.operations.session_fields import check_fields, stored_json, to_row
+from holdfast.storage.prefetch import Prefetched
 from holdfast.storage.protocol import Operation, Transaction
 from holdfast.storage.rows import BranchStart, SessionRow
-from holdfast.titles import may_retitle
+from holdfast.titles import Preview
 from holdfast.values import (
-    JSON,
     Head,
     MessageRef,
     Relation,
-    SessionChanges,
     SessionFields,
     SessionInfo,
     SessionProvenance,
@@ -37,9 +46,9 @@ from holdfast.values import (
 def new_row(*, id: str, key: str | None = None, **fields: Unpack[SessionFields]) -> SessionRow:
     """Validate the fields of a new session and return its row, without a number and a time."""
     given = {name: value for name, value in {"key": key, **fields}.items() if value is not None}
-    check_fields(given)
+    given = check_fields(given)
     row = to_row({**given, "id": id, "title_by": "user" if "title" in given else None})
-    return msgspec.structs.replace(row, metadata=_merged_metadata(row, {}))
+    return msgspec.structs.replace(row, metadata=merged_metadata(row, {}))
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +57,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     parent: int
     relation: Relation
     at: MessageRef | None = None
+    exact: bool = False
     expect: Head | None = None
 
 
@@ -60,11 +70,18 @@ def check_relation(relation: object, *, parent: bool) -> None:
 
 
 def create(
-    new: SessionRow, *, reuse: bool = False, origin: Origin | None = None
+    new: SessionRow,
+    *,
+    reuse: bool = False,
+    origin: Origin | None = None,
+    batch: Sequence[EncodedMessage] = (),
+    records: Sequence[EncodedRecord] = (),
+    update: SessionUpdate | None = None,
 ) -> Operation[SessionRow]:
     """Create a session. If its key is taken: with `reuse` return that session, else `KeyTaken`.
 
-    A session that forks or continues another shares the history of that one; see `Relation`.
+    A session that forks or continues another shares the history of that one; see `Relation`. With
+    it are stored its first messages and records, and the changes of `update`.
     """
 
     def run(tx: Transaction) -> SessionRow:
@@ -81,15 +98,29 @@ def create(
                     "store.session(key) opens it."
                 )
         row = msgspec.structs.replace(new, created_at=tx.now())
+        start, shown = BranchStart(token=row.id), Preview()
         if origin is not None:
-            return _create_child(tx, row, origin)
-        return msgspec.structs.replace(row, n=tx.add_session(row, BranchStart(token=row.id)))
+            row, start, shown = _derive(tx, row, origin)
+        if update is not None:
+            row = update.apply_to(row)
+        fresh = messages_after(tx, start.parent, start.fork_seq, batch)
+        state = first_records(tx, start, records)
+        check_file_refs(tx, fresh)
+        row = msgspec.structs.replace(row, n=tx.add_session(row, start))
+        if fresh or state:
+            head = with_preview(find_head(tx, row.n), shown)
+            insert_messages(tx, head, fresh, state=state, among=batch)
+        elif shown.text is not None:
+            tx.put_head(with_preview(find_head(tx, row.n), shown))
+        return row
 
     return run
 
 
-def _create_child(tx: Transaction, row: SessionRow, origin: Origin) -> SessionRow:
-    """Create a session that has a parent."""
+def _derive(
+    tx: Transaction, row: SessionRow, origin: Origin
+) -> tuple[SessionRow, BranchStart, Preview]:
+    """Return the row of a session that has a parent, where it starts, and its preview there."""
     head, parent = find_head(tx, origin.parent), tx.session(origin.parent)
     if parent is None:
         raise SessionNotFound("the parent is no longer in the store; nothing was stored.")
@@ -98,13 +129,11 @@ def _create_child(tx: Transaction, row: SessionRow, origin: Origin) -> SessionRo
     if origin.relation in {"fork", "continue", "reset"}:
         row = _with_inherited_fields(row, parent)
     if origin.relation not in {"fork", "continue"}:
-        return msgspec.structs.replace(row, n=tx.add_session(row, BranchStart(token=row.id)))
-    start = start_at(tx, head, resolve_position(tx, head, origin.at), origin.relation, row.id)
-    shown = preview_at(tx, head, start)
-    row = msgspec.structs.replace(row, n=tx.add_session(row, start))
-    if shown.text is not None:
-        tx.put_head(with_preview(find_head(tx, row.n), shown))
-    return row
+        return row, BranchStart(token=row.id), Preview()
+    position = resolve_position(tx, head, origin.at)
+    lowest = position.seq if origin.exact else 0
+    start = start_at(tx, head, position, origin.relation, row.id, lowest=lowest)
+    return row, start, preview_at(tx, head, start)
 
 
 def _with_inherited_fields(row: SessionRow, parent: SessionRow) -> SessionRow:
@@ -140,60 +169,20 @@ def stub_row(row: SessionRow, purged_at: int) -> SessionRow:
     )
 
 
-def check_changes(changes: SessionChanges) -> SessionChanges:
-    """Return the changes; raise for an unknown field or a wrong type, naming the field."""
-    unknown = changes.keys() - SessionChanges.__annotations__.keys()
-    if unknown:
-        raise BadMessage(f"{min(unknown)}: a session has no such field to update")
-    check_fields(changes)
-    if changes.get("auto_title") is not None:
-        validation.check_name(changes["auto_title"], "auto_title")
-    if changes.get("expect_goal") is not None:
-        check_goal(changes["expect_goal"], "expect_goal")
-    return changes
-
-
-def update(session: int, changes: SessionChanges) -> Operation[SessionInfo]:
-    """Update the fields of a session. `metadata` is merged; a `None` in it removes a key."""
+def update(
+    session: int, update: SessionUpdate, *, expect: Head | None = None
+) -> Operation[SessionInfo]:
+    """Update the fields of a session, if its head is the expected one."""
 
     def run(tx: Transaction) -> SessionInfo:
-        row = tx.session(session)
-        if row is None:
-            raise SessionNotFound("this session is no longer in the store; nothing was stored.")
-        _check_expected(row, changes)
-        changed = _apply_changes(row, changes)
+        row, head = require_session(tx, session), find_head(tx, session)
+        if not update.is_stored(row):
+            check_expected_head(expect, to_head(head))
+        changed = update.apply_to(row)
         # Described before the write: a later read could fail with the change already stored.
-        described = describe(tx, changed, find_head(tx, session))
+        described = describe(tx, changed, head)
         if changed != row:
-            tx.put_session(changed)
+            put_update(tx, update, changed, alone=True)
         return described
 
-    return run
-
-
-def _check_expected(row: SessionRow, changes: SessionChanges) -> None:
-    if "expect_goal" not in changes:
-        return
-    if stored_json(row, "goal") != changes["expect_goal"]:
-        raise Conflict(
-            "the goal was changed meanwhile; nothing was stored. Read it with session.info() and "
-            "try again."
-        )
-
-
-def _apply_changes(row: SessionRow, changes: SessionChanges) -> SessionRow:
-    changed = to_columns(changes)
-    if "title" in changes:
-        changed["title_by"] = "user" if changes["title"] else None
-    elif "auto_title" in changes and may_retitle(row.title_by, "auto"):
-        changed["title"] = changes["auto_title"]
-        changed["title_by"] = "auto" if changes["auto_title"] else None
-    if "metadata" in changes:
-        changed["metadata"] = _merged_metadata(row, changes["metadata"])
-    return msgspec.structs.replace(row, **changed)
-
-
-def _merged_metadata(row: SessionRow, changes: dict[str, JSON]) -> bytes:
-    merged = {**stored_json(row, "metadata"), **changes}
-    kept = {name: value for name, value in merged.items() if value is not None}
-    return encode_json(kept, "metadata")
+    return Prefetched(run, forget=update.forget)

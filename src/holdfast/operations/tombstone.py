@@ -8,7 +8,7 @@ inside its transaction and, if the two differ, raises `StaleErasurePlan` before 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import msgspec
@@ -19,9 +19,10 @@ from holdfast.operations import residue
 from holdfast.operations.append import find_head, with_preview
 from holdfast.operations.history import read_row
 from holdfast.operations.positions import continue_preview, read_preview
+from holdfast.operations.record_drop import required_records
 from holdfast.storage.ancestry import Segment
 from holdfast.storage.protocol import Operation, Query, Snapshot, Transaction
-from holdfast.storage.rows import BranchRow, MessageRow
+from holdfast.storage.rows import BranchRow, MessageRow, RecordRow
 from holdfast.titles import RANK_USER, Preview
 
 MAX_FRAGMENTS: Final = 16
@@ -157,7 +158,7 @@ class _Previews:
         if shown.seq > seq:
             last, shown = branch.fork_seq, inherited
         if last < seq:
-            path = (Segment(branch.n, branch.fork_seq + 1, None, branch.session_id),)
+            path = (branch.own(),)
             erased = self._erased.seqs.get(branch.n, ())
             shown = continue_preview(self._snapshot, path, (last + 1, seq), shown, erased)
             self._known[branch.n] = seq, shown
@@ -184,11 +185,12 @@ def sample_fragments(to_erase: Sequence[Segment]) -> Query[list[bytes]]:
 
 
 def sample_session(session: int) -> Query[list[bytes]]:
-    """Return fragments of what a session to purge has besides messages: its names, its queue."""
+    """Return fragments of what a session to purge has besides messages: names, queue, records."""
 
     def run(snapshot: Snapshot) -> list[bytes]:
         try:
             row, queue = snapshot.session(session), snapshot.queue(session)
+            records = _unshared_records(snapshot, session)
         except Damaged:  # It is purged all the same.
             return []
         found: list[bytes] = []
@@ -200,9 +202,29 @@ def sample_session(session: int) -> Query[list[bytes]]:
             found += residue.body_fragments(queued.body, 1)
             for _, blob in queued.blobs[:1]:
                 found += residue.data_fragments(blob, 1)
+        for record in records:
+            found += residue.body_fragments(record.body, 1)
+            for sha256 in chain(*codec.record_blob_hashes(record.body)):
+                found += residue.data_fragments(snapshot.stored_blob(sha256) or b"", 1)
         return found
 
     return run
+
+
+def _unshared_records(snapshot: Snapshot, session: int) -> list[RecordRow]:
+    """Return the newest records of a session that no other one needs, a few."""
+    branches = snapshot.branches(session=session)
+    required = required_records(snapshot, branches)
+    found: list[RecordRow] = []
+    for branch in reversed(branches):
+        if not snapshot.has_records(branch.n, branch.last_seq):
+            continue
+        most = MAX_FRAGMENTS - len(found)
+        rows = [row for _, row in snapshot.records([branch.own()], limit=most)]
+        found += [row for row in rows if row.number > required.get(branch.n, 0)]
+        if len(found) == MAX_FRAGMENTS:
+            break
+    return found
 
 
 def _sample_messages(to_erase: Sequence[Segment]) -> Iterator[Segment]:

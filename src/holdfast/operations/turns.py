@@ -321,15 +321,15 @@ def flush_draft(
         head = fenced_head(tx, session, turn)
         if tx.stored(head.branch, [opening.id]):
             return False
-        records = tx.draft(session, turn, limit=1)
-        current = _decode_opening(records[0]) if records else None
-        if records and current != opening:
+        stored = tx.draft(session, turn, limit=1)
+        current = _decode_opening(stored[0]) if stored else None
+        if stored and current != opening:
             if current is not None and current.at > opening.at:
                 return False
             # An older reply was never closed: it becomes a partial message.
             _store_partial_draft(tx, head, _require_turn(tx, session, turn))
-            records = []
-        if not records:
+            stored = []
+        if not stored:
             tx.put_draft(session, turn, 0, codec.to_json(opening))
         for number, chunk in chunks:
             tx.put_draft(session, turn, number, codec.to_json(chunk))
@@ -338,9 +338,9 @@ def flush_draft(
     return Prefetched(run, Prefetch(session, (opening.id,), items=("opening",), turn=turn))
 
 
-def _decode_opening(record: bytes) -> DraftOpening | None:
+def _decode_opening(chunk: bytes) -> DraftOpening | None:
     try:
-        return codec.from_json(record, DraftOpening)
+        return codec.from_json(chunk, DraftOpening)
     except (msgspec.DecodeError, ValueError):
         return None
 
@@ -363,10 +363,10 @@ def close_draft(session: int, turn: int, item: codec.EncodedMessage) -> Operatio
 
 def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
     """Return the stored draft as a partial message; `None` if there is none or it is empty."""
-    records = tx.draft(turn.session, turn.number)
-    if not records:
+    stored = tx.draft(turn.session, turn.number)
+    if not stored:
         return None
-    opening, chunks, parts = _decode_draft(records, turn)
+    opening, chunks, parts = _decode_draft(stored, turn)
     if not parts:
         return None
     return Message(
@@ -383,14 +383,14 @@ def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
 
 
 def _decode_draft(
-    records: list[bytes], turn: TurnRow
+    stored: list[bytes], turn: TurnRow
 ) -> tuple[DraftOpening, list[DraftChunk], tuple[Part, ...]]:
     """Decode a draft; an unreadable one is kept as a raw part: nothing may stop a recovery."""
     try:
-        opening = codec.from_json(records[0], DraftOpening)
-        chunks = [codec.from_json(record, DraftChunk) for record in records[1:]]
+        opening = codec.from_json(stored[0], DraftOpening)
+        chunks = [codec.from_json(chunk, DraftChunk) for chunk in stored[1:]]
     except (msgspec.DecodeError, ValueError):
-        kept: list[JSON] = [record.decode("utf-8", "backslashreplace") for record in records]
+        kept: list[JSON] = [chunk.decode("utf-8", "backslashreplace") for chunk in stored]
         opening = DraftOpening(message_id(), turn.model, turn.started_at)
         return opening, [], (Raw("damaged draft", kept),)
     return opening, chunks, merge_deltas(delta for chunk in chunks for delta in chunk.deltas)

@@ -5,11 +5,12 @@ tools, and rewind, undo, redo, clear and fork. Several times a second one of the
 SIGKILL and restarted; it then retries its last writes. At the end all are killed at once, as in a
 crash. Then the store is opened, open turns are recovered, and its contents, abandoned branches
 included, are compared with everything that was acknowledged: by the history checker, by `verify`,
-and by three rules of the run's own:
+and by four rules of the run's own:
 
 * of a streamed reply all flushed text is kept, and what is kept is a prefix of the reply;
 * a tool that was started has an outcome, if only "unknown";
-* a turn that was sealed is sealed, and no turn stays open.
+* a turn that was sealed is sealed, and no turn stays open;
+* a history has the records that were stored with its messages, each behind its own, and no other.
 
 A run without kills, without retries or without overlapping writes proves nothing, and reports that.
 """
@@ -50,6 +51,7 @@ from holdfast.proof.script import (
     WriterRole,
     is_reply,
     read_notes,
+    state_after,
     text_of,
     to_stored,
 )
@@ -57,7 +59,7 @@ from holdfast.storage import registry
 from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.sqlite.location import filesystem_of, refuse_network, require_utf8
 from holdfast.url import parse_url
-from holdfast.values import Message, TurnInfo
+from holdfast.values import Message, Record, TurnInfo
 
 __all__ = [
     "FinalContents",
@@ -67,6 +69,7 @@ __all__ = [
     "file_system",
     "nearest_directory",
     "note_violations",
+    "record_violations",
     "run",
 ]
 
@@ -410,6 +413,7 @@ class FinalContents(msgspec.Struct):
     damage: list[str]
     branches: dict[str, list[checker.Branch]] = msgspec.field(default_factory=dict)
     """All branches of the sessions whose heads moved; these are not in `messages`."""
+    records: dict[str, list[Record]] = msgspec.field(default_factory=dict)
 
 
 def _check_run(processes: _WriterProcesses, plan: ProofPlan, seconds: float) -> Report:
@@ -423,7 +427,12 @@ def _check_run(processes: _WriterProcesses, plan: ProofPlan, seconds: float) -> 
     final = {key: [to_stored(m) for m in messages] for key, messages in found.messages.items()}
     replies = {note.reply for note in notes if isinstance(note, Replying)}
     verdict = checker.check(events, final, branches=found.branches, own=replies)
-    problems = [*processes.failures, *found.damage, *note_violations(found, notes)]
+    problems = [
+        *processes.failures,
+        *found.damage,
+        *note_violations(found, notes),
+        *record_violations(found, events),
+    ]
     return _report(
         verdict, problems, _RunStatistics(events, notes, found), (processes, plan, seconds)
     )
@@ -435,6 +444,7 @@ def _read_store(url: str) -> FinalContents:
         for session in _all_sessions(store):
             _recover(session)
             key = session.key or session.id
+            found.records[key] = session.records()
             if key.startswith(MOVING_KEY_PREFIXES):
                 found.branches[key] = _branches(session)
                 continue
@@ -528,6 +538,28 @@ def _turn_violations(found: FinalContents, notes: Sequence[AnyNote]) -> Iterator
     for turn, state in states.items():
         if state == "open":
             yield f"turn {turn} is still open"
+
+
+def record_violations(found: FinalContents, events: Sequence[checker.Event]) -> Iterator[str]:
+    """Describe the histories that lack a record of their messages, or have another."""
+    writes = [event for event in events if isinstance(event, checker.Invoked) and event.ids]
+    # A message of a turn is stored alone; every other batch ends with a record.
+    ends = {write.ids[-1] for write in writes if write.fence is None}
+    for key, records in found.records.items():
+        stored = [to_stored(message) for message in found.messages.get(key, ())]
+        if key in found.branches:
+            stored = list(found.branches[key][-1].history)
+        wanted = {f"{m.id}.state": (m.seq, state_after(m.id).data) for m in stored if m.id in ends}
+        kept = {record.id: (record.seq, record.data) for record in records}
+        for id_ in wanted.keys() - kept.keys():
+            yield f"session {key}: record {id_} is lost, but its message is stored"
+        for id_ in kept.keys() - wanted.keys():
+            yield f"session {key}: record {id_} is stored, but not its message"
+        for id_ in kept.keys() & wanted.keys():
+            if kept[id_] != wanted[id_]:
+                yield f"session {key}: record {id_} is not what was stored, or not where it was"
+        if len(kept) < len(records):
+            yield f"session {key}: a record is stored twice"
 
 
 # --- the figures --------------------------------------------------------------------------------

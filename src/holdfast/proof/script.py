@@ -1,9 +1,10 @@
 """What the writers of a proof write and record; shared by the writers and the final check.
 
 The text of a message is a function of its id, so a restarted writer or the final check can
-reproduce any message from its id alone. Writers choose the ids of the messages they append
-(`w3.2:17u`: writer 3, second life, seventeenth message, role user); the id of a streamed reply is
-the store's, and its text is a function of that.
+reproduce any message from its id alone. So is the record that is stored with each batch, behind its
+last message. Writers choose the ids of the messages they append (`w3.2:17u`: writer 3, second life,
+seventeenth message, role user); the id of a streamed reply is the store's, and its text is a
+function of that.
 
 Every message is recorded for the checker by a `Recorder`. What the checker does not model (how much
 of a reply was flushed, which tool was started, which turn was sealed) goes into a second file of
@@ -20,7 +21,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from holdfast import Message
+from holdfast import Message, Record
 from holdfast.proof import checker
 
 _WORDS: Final = (
@@ -51,6 +52,11 @@ def message_of(message_id: str) -> Message:
             return Message.tool(call_id_of(message_id), text, id=message_id)
         case _:
             return Message.assistant(text, id=message_id)
+
+
+def state_after(message_id: str) -> Record:
+    """Return the record that is stored with a batch whose last message has this id."""
+    return Record("state", id=f"{message_id}.state", data={"text": text_of(message_id)})
 
 
 def call_id_of(tool_message_id: str) -> str:

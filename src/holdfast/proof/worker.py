@@ -39,6 +39,7 @@ from holdfast.proof.script import (
     is_reply,
     message_of,
     reply_fingerprint,
+    state_after,
     text_of,
     to_stored,
 )
@@ -101,7 +102,7 @@ class ProofWriter:
         before = session.head().seq if again else 0
         write = self._recorder.invoked(_key(session), ids, [fingerprint(m) for m in messages])
         with suppress(Conflict, StorageError), self._recording(write):
-            head = session.append(*messages)
+            head = session.append(*messages, state_after(ids[-1]))
             self._recorder.acked(write, last=head.seq, duplicate=head.seq <= before)
 
     @contextmanager
@@ -161,7 +162,8 @@ class ProofWriter:
         with suppress(HoldfastError), self._recording(write):
             match operation:
                 case "append":
-                    self._recorder.acked_head(write, session.append(*messages, expect=expect))
+                    head = session.append(*messages, state_after(ids[-1]), expect=expect)
+                    self._recorder.acked_head(write, head)
                 case "rewind" if to is not None:
                     self._recorder.acked_head(write, session.rewind(to, expect=expect))
                 case "undo":

@@ -182,16 +182,16 @@ def _inherited(
     Whatever comes before an indexed message in its history was indexed before it.
     """
     found: list[Segment] = []
-    parent, end = branch.parent, branch.fork_seq
+    parent, end, records = branch.parent, branch.fork_seq, branch.fork_record
     while parent is not None and end:
         row = snapshot.find_branch(parent)
         if row is None:
             raise Damaged(f"branch {parent} is missing; run store.verify().")
-        refuse_lacking_parent(row.fork_seq, end)
+        refuse_lacking_parent(row.fork_seq, end, records)
         found.append(Segment(row.n, row.fork_seq + 1, end, row.session_id))
         if last(row.n) > row.fork_seq:
             break
-        parent, end = row.parent, min(end, row.fork_seq)
+        parent, end, records = row.parent, min(end, row.fork_seq), row.fork_record
     yield from reversed(found)
 
 

@@ -6,7 +6,7 @@ They are the `verify` and `stats` of a backend that has no statements of its own
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -15,13 +15,21 @@ from holdfast.clock import to_day
 from holdfast.cost import sum_by_day
 from holdfast.errors import Damaged
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.rows import BranchRow, HeadRow, MessageRow, SessionRow, UnreadableSession
+from holdfast.storage.rows import (
+    BranchRow,
+    HeadRow,
+    MessageRow,
+    RecordRow,
+    SessionRow,
+    UnreadableSession,
+)
 from holdfast.values import Damage, Growth, Stats
 
 if TYPE_CHECKING:
     from holdfast.storage.protocol import Snapshot
 
 _PAGE_MESSAGES: Final = 500
+_PAGE_RECORDS: Final = 500
 _DAY_US: Final = 86_400_000_000
 
 BlobUses: TypeAlias = Callable[[int, int], Collection[str]]
@@ -41,17 +49,32 @@ def own_messages(snapshot: Snapshot, branch: BranchRow) -> Iterator[MessageRow]:
         first, size = last + 1, _PAGE_MESSAGES if found else size * 2
 
 
-def find_damage(snapshot: Snapshot, recorded: BlobUses | None = None) -> Iterator[Damage]:
-    """Return what is damaged: sessions, their queues and branches, messages, and their blobs.
+def own_records(snapshot: Snapshot, branch: BranchRow) -> Iterator[RecordRow]:
+    """Return the records on a branch itself, a page at a time, the newest first."""
+    last: int | None = None
+    while snapshot.has_records(branch.n, branch.last_seq):
+        found = [row for _, row in snapshot.records([branch.own(last)], limit=_PAGE_RECORDS)]
+        yield from found
+        if len(found) < _PAGE_RECORDS:
+            return
+        last = found[-1].number - 1
+
+
+def find_damage(
+    snapshot: Snapshot, recorded: BlobUses | None = None, of_records: BlobUses | None = None
+) -> Iterator[Damage]:
+    """Return what is damaged: sessions, queues, branches, messages, records, and their blobs.
 
     `recorded` returns the hashes of the blobs that are recorded as used by a message, given its
-    branch and seq.
+    branch and seq; `of_records` those of a record, given its branch and number.
     """
     blobs = _BlobChecker(snapshot)
+    counted: dict[int, int] = {}  # The records that heads count, by branch.
     for item in snapshot.all_sessions():
         if isinstance(item, UnreadableSession):
             yield Damage(what=item.why, session_id=item.id)
         else:
+            counted[item[1].branch] = item[1].records or 0
             yield from _queue_damage(snapshot, *item)
     unreadable: dict[int, Damaged] = {}
     branches = list(_all_branches(snapshot, unreadable))
@@ -67,12 +90,50 @@ def find_damage(snapshot: Snapshot, recorded: BlobUses | None = None) -> Iterato
             expected = row.seq + 1
             if codec.checksum(row.id, row.turn, row.body) != row.crc:
                 yield _damage(branch, row.seq, f"message {row.seq} does not match its checksum")
-            for what in blobs.check(row.body):
+            hashes = codec.blob_hashes(row.body)
+            for what in blobs.check(*hashes):
                 yield _damage(branch, row.seq, what, blocking=False)
-            if recorded is not None and not blobs.all_in(row.body, recorded, branch.n, row.seq):
+            if any(hashes) and recorded and not blobs.all_in(recorded(branch.n, row.seq), *hashes):
                 what = "the message references a blob that is not recorded for it"
                 yield _damage(branch, row.seq, what)
         yield from _missing(branch, expected, branch.last_seq + 1)
+        records = own_records(snapshot, branch)
+        yield from _record_damage(branch, records, blobs, counted.get(branch.n), of_records)
+    yield from _store_record_damage(snapshot, blobs)
+
+
+def _store_record_damage(snapshot: Snapshot, blobs: _BlobChecker) -> Iterator[Damage]:
+    for row in snapshot.store_records():
+        if not row.is_intact:
+            yield Damage(what=f"record {row.id!r} does not match its checksum")
+        for what in blobs.check(*codec.record_blob_hashes(row.body or b"")):
+            yield Damage(what=what, blocking=False)
+
+
+def _record_damage(
+    branch: BranchRow,
+    newest_first: Iterable[RecordRow],
+    blobs: _BlobChecker,
+    counted: int | None,
+    recorded: BlobUses | None,
+) -> Iterator[Damage]:
+    """Return what is damaged of a branch's records: their bodies, order, number and blobs."""
+    end = branch.last_seq
+    for row in newest_first:
+        hashes = codec.record_blob_hashes(row.body)
+        found = []
+        if not row.is_intact:
+            found.append("does not match its checksum")
+        if not branch.fork_seq <= row.seq <= end:
+            found.append("is not in order")
+        if counted is not None and row.number > counted:
+            found.append("is not counted by the head")
+        if any(hashes) and recorded and not blobs.all_in(recorded(branch.n, row.number), *hashes):
+            found.append("references a blob that is not recorded for it")
+        end = min(end, row.seq)
+        yield from (_damage(branch, row.seq, f"record {row.id!r} {what}") for what in found)
+        for what in blobs.check(*hashes):
+            yield _damage(branch, row.seq, what, blocking=False)
 
 
 def _queue_damage(snapshot: Snapshot, session: SessionRow, head: HeadRow) -> Iterator[Damage]:
@@ -102,9 +163,8 @@ class _BlobChecker:
         self._snapshot = snapshot
         self._intact: dict[str, bool | None] = {}  # `None`: it is missing
 
-    def check(self, body: bytes) -> Iterator[str]:
-        """Return what is damaged of the blobs that a stored body refers to."""
-        parts, files = codec.blob_hashes(body)
+    def check(self, parts: Collection[str], files: Collection[str]) -> Iterator[str]:
+        """Return what is damaged of the blobs that a body refers to: its parts and files."""
         for sha256 in (*parts, *files):
             intact = self._is_intact(sha256)
             if intact is False:
@@ -113,10 +173,11 @@ class _BlobChecker:
             elif intact is None and sha256 in parts:
                 yield f"blob {sha256} is missing"
 
-    def all_in(self, body: bytes, recorded: BlobUses, branch: int, seq: int) -> bool:
-        """True if the blobs that a stored body refers to, and that exist, are recorded for it."""
-        needed = [name for name in chain(*codec.blob_hashes(body)) if self._is_intact(name)]
-        return not needed or set(needed) <= set(recorded(branch, seq))
+    def all_in(
+        self, recorded: Collection[str], parts: Collection[str], files: Collection[str]
+    ) -> bool:
+        """True if those of these blobs that exist are recorded for what refers to them."""
+        return {name for name in (*parts, *files) if self._is_intact(name)} <= set(recorded)
 
     def _is_intact(self, sha256: str) -> bool | None:
         if sha256 not in self._intact:
@@ -139,15 +200,17 @@ def count_rows(snapshot: Snapshot) -> Stats:
     """Count what is stored; the size of files is 0."""
     sessions = _readable(snapshot)
     messages: Counter[int] = Counter()
-    blobs: dict[str, int] = {}
+    names: set[str] = set()
     branches = list(_all_branches(snapshot))
     for branch in branches:
         for row in own_messages(snapshot, branch):
             messages[branch.session] += 1
-            blobs.update(
-                (name, len(snapshot.stored_blob(name) or b""))
-                for name in chain(*codec.blob_hashes(row.body))
-            )
+            names.update(chain(*codec.blob_hashes(row.body)))
+        for record in own_records(snapshot, branch):
+            names.update(chain(*codec.record_blob_hashes(record.body)))
+    for shared in snapshot.store_records():
+        names.update(chain(*codec.record_blob_hashes(shared.body or b"")))
+    blobs = [len(snapshot.stored_blob(name) or b"") for name in names]
     usage = [row for session, _ in sessions for row in snapshot.usage(session=session.n)]
     return Stats(
         sessions=len(sessions),
@@ -157,7 +220,7 @@ def count_rows(snapshot: Snapshot) -> Stats:
         turns=sum(head.turns for _, head in sessions),
         open_turns=sum(head.open_turn is not None for _, head in sessions),
         blobs=len(blobs),
-        blob_bytes=sum(blobs.values()),
+        blob_bytes=sum(blobs),
         file_bytes=0,
         growth=_growth([session for session, _ in sessions], messages),
         days=sum_by_day((row.day, row.model, row.usage, row.cost) for row in usage),

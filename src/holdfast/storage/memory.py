@@ -18,10 +18,11 @@ from itertools import islice
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast.clock import Clock
 from holdfast.errors import ReadOnly, StoreUnavailable
-from holdfast.storage.ancestry import Segment, is_on_path
+from holdfast.storage.ancestry import Segment, has_record, is_on_path
 from holdfast.storage.audit import find_damage
 from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.protocol import (
@@ -42,9 +43,11 @@ from holdfast.storage.rows import (
     ListedSession,
     MessageRow,
     QueueRow,
+    RecordRow,
     SessionFilter,
     SessionRow,
     SessionRowCounts,
+    StoreRecordRow,
     ToolRow,
     TurnRow,
     UsageRow,
@@ -71,6 +74,8 @@ class MemoryTables(msgspec.Struct):
     branches: dict[int, BranchRow] = {}  # last_seq is valid once the branch is abandoned
     messages: dict[int, dict[int, MessageRow]] = {}  # branch: seq
     positions: dict[str, tuple[tuple[int, int], ...]] = {}  # message id: (branch, seq)
+    records: dict[int, dict[int, RecordRow]] = {}  # branch: number
+    store_records: dict[int, StoreRecordRow] = {}  # in the order in which they were put
     turns: dict[int, dict[int, TurnRow]] = {}  # session: number
     tools: dict[tuple[int, int], dict[str, ToolRow]] = {}  # (session, turn): call id, in call order
     drafts: dict[tuple[int, int], dict[int, bytes]] = {}  # (session, turn): number
@@ -78,6 +83,8 @@ class MemoryTables(msgspec.Struct):
     usage: dict[int, dict[tuple[int, str | None], UsageRow]] = {}  # session: (day, model)
     blobs: dict[str, bytes] = {}  # by SHA-256
     blob_uses: dict[tuple[int, int, str], None] = {}  # (branch, seq, SHA-256)
+    record_blobs: dict[tuple[int, int, str], None] = {}  # (branch, number, SHA-256)
+    store_record_blobs: dict[tuple[int, str], None] = {}  # (number, SHA-256)
 
 
 class MemorySnapshot(Snapshot):
@@ -215,6 +222,33 @@ class MemorySnapshot(Snapshot):
                     found[message_id] = (owners[at], self._tables.messages[at][seq])
         return found
 
+    # ------------------------------------------------------------------------------- records
+
+    def records(
+        self,
+        ranges: Iterable[Segment],
+        *,
+        kind: str | None = None,
+        key: str | UnsetType | None = UNSET,
+        prefix: str | None = None,
+        limit: int | None = None,
+    ) -> list[tuple[str, RecordRow]]:
+        """Return the records of these segments, the last first."""
+        found = (
+            (segment.session_id, row)
+            for segment in ranges
+            for row in reversed(_by_number(self._tables.records.get(segment.branch, {})))
+            if has_record(segment, row.seq, row.number)
+            and (kind is None or row.kind == kind)
+            and (key is UNSET or row.key == key)
+            and (prefix is None or (row.key or "").startswith(prefix))
+        )
+        return list(islice(found, limit))
+
+    def store_records(self) -> list[StoreRecordRow]:
+        """Return all records of the store, oldest first."""
+        return _by_number(self._tables.store_records)
+
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
     def turns(
@@ -232,7 +266,7 @@ class MemorySnapshot(Snapshot):
         return list(self._tables.tools.get((session, turn), {}).values())
 
     def draft(self, session: int, turn: int, *, limit: int | None = None) -> list[bytes]:
-        """Return the records of an open draft."""
+        """Return the chunks of an open draft."""
         return _by_number(self._tables.drafts.get((session, turn), {}))[:limit]
 
     def queue(self, session: int) -> list[QueueRow]:
@@ -334,9 +368,18 @@ class MemoryTransaction(MemorySnapshot, Transaction):
         row = self._tables.branches[n]
         self._set(self._tables.branches, n, msgspec.structs.replace(row, last_seq=last_seq))
 
-    def cut_branch(self, n: int, last_seq: int | None) -> CutResult:
-        """Erase the messages of a branch after `last_seq`, and the branch itself with `None`."""
+    def cut_branch(self, n: int, last_seq: int | None, last_record: int = 0) -> CutResult:
+        """Erase the messages and records of a branch after these, or the whole branch."""
         messages = self._tables.messages.get(n, {})
+        end = -1 if last_seq is None else last_seq
+        records = self.drop_records(
+            n,
+            [
+                row.number
+                for row in self._tables.records.get(n, {}).values()
+                if row.seq > end or row.number > last_record
+            ],
+        )
         dropped = [row for seq, row in sorted(messages.items()) if seq > (last_seq or 0)]
         blobs = [self._drop_blob_uses(n, row.seq) for row in dropped]
         for row in dropped:
@@ -345,9 +388,22 @@ class MemoryTransaction(MemorySnapshot, Transaction):
         if last_seq is None:
             self._drop(self._tables.branches, n)
             self._drop(self._tables.messages, n)
+            self._drop(self._tables.records, n)
         else:
             self.end_branch(n, last_seq)
-        return CutResult(len(dropped), frozenset().union(*blobs))
+        return CutResult(len(dropped), records.blobs.union(*blobs), records.records)
+
+    def drop_records(self, branch: int, numbers: Collection[int]) -> CutResult:
+        """Erase records of a branch by their numbers."""
+        rows, uses = self._tables.records.get(branch, {}), self._tables.record_blobs
+        dropped = [number for number in numbers if number in rows]
+        wanted = {(branch, number) for number in dropped}
+        unused = [use for use in uses if use[:2] in wanted]
+        for number in dropped:
+            self._drop(rows, number)
+        for use in unused:
+            self._drop(uses, use)
+        return CutResult(0, frozenset(use[2] for use in unused), len(dropped))
 
     def _drop_position(self, message_id: str, branch: int, seq: int) -> None:
         positions = self._tables.positions
@@ -370,8 +426,10 @@ class MemoryTransaction(MemorySnapshot, Transaction):
         return self._drop_blob_uses(branch, row.seq)
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Erase those of these blobs that no message refers to; return their count and bytes."""
-        used = {sha256 for _, _, sha256 in self._tables.blob_uses}
+        """Erase those of these blobs that nothing refers to; return their count and bytes."""
+        tables = self._tables
+        uses = (*tables.blob_uses, *tables.record_blobs, *tables.store_record_blobs)
+        used = {use[-1] for use in uses}
         dropped = [sha256 for sha256 in sorted(blobs) if sha256 not in used]
         size = sum(len(self._tables.blobs[sha256]) for sha256 in dropped)
         for sha256 in dropped:
@@ -384,7 +442,7 @@ class MemoryTransaction(MemorySnapshot, Transaction):
         turns = len(tables.turns.get(session, {}))
         queued = len(tables.queue.get(session, {}))
         drafts = [key for key in tables.drafts if key[0] == session]
-        records = sum(len(tables.drafts[key]) for key in drafts)
+        chunks = sum(len(tables.drafts[key]) for key in drafts)
         for key in drafts:
             self._drop(tables.drafts, key)
         for ledger in [key for key in tables.tools if key[0] == session]:
@@ -393,7 +451,7 @@ class MemoryTransaction(MemorySnapshot, Transaction):
         self._drop(tables.turns, session)
         self._drop(tables.queue, session)
         self._drop(tables.usage, session)
-        return SessionRowCounts(turns, records, queued)
+        return SessionRowCounts(turns, chunks, queued)
 
     def drop_session(self, n: int) -> None:
         """Erase a session's identity."""
@@ -446,9 +504,51 @@ class MemoryTransaction(MemorySnapshot, Transaction):
             self._set(messages, row.seq, row)
             self._set(positions, row.id, (*positions.get(row.id, ()), (branch, row.seq)))
         for use in blobs:
-            if use.data is not None and tables.blobs.get(use.sha256) != use.data:
-                self._set(tables.blobs, use.sha256, use.data)
+            self._set_blob(use)
             self._set(tables.blob_uses, (branch, use.seq, use.sha256), None)
+
+    def _set_blob(self, use: BlobUse) -> None:
+        if use.data is not None and self._tables.blobs.get(use.sha256) != use.data:
+            self._set(self._tables.blobs, use.sha256, use.data)
+
+    def add_records(
+        self, branch: int, rows: Sequence[RecordRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert records with the numbers they have, and the blobs they refer to."""
+        records = self._inner_table(self._tables.records, branch)
+        for row in rows:
+            if row.number in records:
+                raise _in_use_error(f"record {row.number}")
+            self._set(records, row.number, row)
+        for use in blobs:
+            self._set_blob(use)
+            self._set(self._tables.record_blobs, (branch, use.seq, use.sha256), None)
+
+    def put_store_record(
+        self, row: StoreRecordRow, blobs: Iterable[BlobUse] = ()
+    ) -> frozenset[str]:
+        """Insert a record of the store; the one that it replaces loses its body."""
+        rows, uses = self._tables.store_records, self._tables.store_record_blobs
+        replaced = [
+            number
+            for number, old in rows.items()
+            if row.body is not None
+            and old.body is not None
+            and (old.scope, old.kind, old.key) == (row.scope, row.kind, row.key)
+        ]
+        unused = [use for use in uses if use[0] in replaced]
+        for number in replaced:
+            old = rows[number]
+            gone = StoreRecordRow.create(old.scope, old.kind, old.key, old.id, None)
+            self._set(rows, number, gone)
+        for use in unused:
+            self._drop(uses, use)
+        number = self._next_number("store record")
+        self._set(rows, number, row)
+        for blob in blobs:
+            self._set_blob(blob)
+            self._set(uses, (number, blob.sha256), None)
+        return frozenset(use[1] for use in unused)
 
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage by day and model."""
@@ -466,9 +566,9 @@ class MemoryTransaction(MemorySnapshot, Transaction):
         """Insert or replace a row of the tool ledger; replacing keeps the order."""
         self._set(self._inner_table(self._tables.tools, (row.session, row.turn)), row.call_id, row)
 
-    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        """Insert or replace one record of a draft."""
-        self._set(self._inner_table(self._tables.drafts, (session, turn)), number, record)
+    def put_draft(self, session: int, turn: int, number: int, chunk: bytes) -> None:
+        """Insert or replace one chunk of a draft."""
+        self._set(self._inner_table(self._tables.drafts, (session, turn)), number, chunk)
 
     def drop_draft(self, session: int, turn: int) -> None:
         """Remove a draft that became a message."""
@@ -567,7 +667,10 @@ class MemoryBackend(Backend):
         return self.read(
             lambda snapshot: list(
                 dict.fromkeys(
-                    (*find_damage(snapshot, self._recorded), *self._missing_blobs(snapshot))
+                    (
+                        *find_damage(snapshot, self._recorded, self._recorded_for_record),
+                        *self._missing_blobs(snapshot),
+                    )
                 )
             )
         )
@@ -575,8 +678,17 @@ class MemoryBackend(Backend):
     def _recorded(self, branch: int, seq: int) -> list[str]:
         return [use[2] for use in self.tables.blob_uses if use[:2] == (branch, seq)]
 
+    def _recorded_for_record(self, branch: int, number: int) -> list[str]:
+        return [use[2] for use in self.tables.record_blobs if use[:2] == (branch, number)]
+
     def _missing_blobs(self, snapshot: Snapshot) -> list[Damage]:
-        lost = [use for use in self.tables.blob_uses if use[2] not in self.tables.blobs]
+        tables = self.tables
+        uses = [*tables.blob_uses]
+        uses += [
+            (branch, tables.records[branch][number].seq, sha256)
+            for branch, number, sha256 in tables.record_blobs
+        ]
+        lost = [use for use in uses if use[2] not in tables.blobs]
         owners = {n: branch.session_id for n, _, _ in lost for branch in snapshot.branches(n=n)}
         return [
             Damage(
@@ -621,6 +733,10 @@ def _matcher(by: SessionField, value: str, tables: MemoryTables) -> Callable[[Se
     if by == "run_id":
         turns = tables.turns
         return lambda row: any(t.run_id == value for t in turns.get(row.n, {}).values())
+    if by == "message_id":
+        branches = [tables.branches[branch] for branch, _ in tables.positions.get(value, ())]
+        owners = {branch.session for branch in branches}
+        return lambda row: row.n in owners
     return lambda row: getattr(row, by) == value
 
 

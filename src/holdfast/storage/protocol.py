@@ -25,12 +25,20 @@ from pathlib import Path as FilePath
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast import codec
 from holdfast.clock import Clock
 from holdfast.errors import Damaged, Invalid
-from holdfast.storage.ancestry import Path, PathBranch, Segment, join_path, ranges
-from holdfast.storage.audit import count_rows, find_damage, own_messages
+from holdfast.storage.ancestry import (
+    Path,
+    PathBranch,
+    Segment,
+    join_path,
+    ranges,
+    record_ranges,
+)
+from holdfast.storage.audit import count_rows, find_damage, own_messages, own_records
 from holdfast.storage.rows import (
     BlobUse,
     BranchOwner,
@@ -41,10 +49,12 @@ from holdfast.storage.rows import (
     ListedSession,
     MessageRow,
     QueueRow,
+    RecordRow,
     SessionFilter,
     SessionRow,
     SessionRowCounts,
     SessionSize,
+    StoreRecordRow,
     ToolRow,
     TurnRow,
     UnreadableSession,
@@ -58,7 +68,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SessionField: TypeAlias = Literal[
-    "n", "id", "id_prefix", "key", "title", "title_any_case", "parent", "run_id"
+    "n", "id", "id_prefix", "key", "title", "title_any_case", "parent", "run_id", "message_id"
 ]
 
 _PAGE_ROWS: Final = 500
@@ -90,7 +100,8 @@ class Snapshot(ABC):
         """Find sessions by one field, in order of their numbers.
 
         `n` is the backend's number, `id_prefix` the beginning of the id, `run_id` the run of one of
-        the turns; `title_any_case` compares what `normalize_title` returns for title and value.
+        the turns, `message_id` the id of a message on one of the session's own branches;
+        `title_any_case` compares what `normalize_title` returns for title and value.
         With `trashed` only those in the trash, or only the others, are found. Stubs of purged
         sessions are found only with `stubs`.
         """
@@ -98,6 +109,11 @@ class Snapshot(ABC):
     def session(self, n: int) -> SessionRow | None:
         """Return a session's identity."""
         return _first(self.sessions("n", n))
+
+    def is_trashed(self, n: int) -> bool:
+        """True if a session is in the trash."""
+        row = self.session(n)
+        return row is not None and row.trashed_at is not None
 
     def find_session(
         self, *, id: str | None = None, key: str | None = None, stubs: bool = False
@@ -252,7 +268,7 @@ class Snapshot(ABC):
             row = self.find_branch(current)
             if row is None:
                 raise Damaged(f"branch {current} is missing; run store.verify().")
-            steps.append(PathBranch(row.n, row.fork_seq, row.session_id))
+            steps.append(PathBranch(row.n, row.fork_seq, row.session_id, row.fork_record))
             current = row.parent if row.fork_seq >= low or low <= 1 else None
         return join_path(steps)
 
@@ -297,23 +313,92 @@ class Snapshot(ABC):
                     return seqs[-1]
         return None
 
+    # ----------------------------------------------------------------------------- records
+
+    @abstractmethod
+    def records(
+        self,
+        ranges: Iterable[Segment],
+        *,
+        kind: str | None = None,
+        key: str | UnsetType | None = UNSET,
+        prefix: str | None = None,
+        limit: int | None = None,
+    ) -> list[tuple[str, RecordRow]]:
+        """Return the records of these segments, the last first, each with its segment's session id.
+
+        Segments are as `record_ranges` returns them, the newest first. Only records of this kind
+        and key (`None`: without a key), or whose key begins with `prefix`, and `limit` at most, are
+        returned; `key` and `prefix` need a kind. The newest one of a kind and key is found by an
+        index, however many there are.
+        """
+
+    def record_numbers(
+        self,
+        segment: Segment,
+        kind: str,
+        key: str | UnsetType | None = UNSET,
+        *,
+        limit: int | None = None,
+    ) -> list[int]:
+        """Return the numbers of a segment's records of a kind and key, the last first.
+
+        They are what `records` returns, without reading the records.
+        """
+        found = self.records([segment], kind=kind, key=key, limit=limit)
+        return [row.number for _, row in found]
+
+    def stored_records(self, branch: int, ids: Sequence[str]) -> dict[str, RecordRow]:
+        """Find records by id in the history along a branch's path."""
+        wanted, history = set(ids), self.records(record_ranges(self.path(branch)))
+        return {row.id: row for _, row in history if row.id in wanted}
+
+    def has_records(self, branch: int, seq: int) -> bool:
+        """True if a branch has a record of its own behind message `seq` or before."""
+        return bool(self.records([Segment(branch, 1, seq, "")], limit=1))
+
+    def store_record(self, scope: str | None, kind: str, key: str | None) -> StoreRecordRow | None:
+        """Return the current record of the store with this scope, kind and key."""
+        current = (row for row in self.store_records() if row.body is not None)
+        name = (scope, kind, key)
+        return next((row for row in current if (row.scope, row.kind, row.key) == name), None)
+
+    def store_record_ids(self, ids: Sequence[str]) -> dict[str, StoreRecordRow]:
+        """Find records of the store by id, those that were replaced included."""
+        wanted = set(ids)
+        return {row.id: row for row in self.store_records() if row.id in wanted}
+
+    @abstractmethod
+    def store_records(self) -> Iterable[StoreRecordRow]:
+        """Return all records of the store, those that were replaced included, oldest first."""
+
+    # --------------------------------------------------------------------- sizes, blobs, erasures
+
     def session_size(self, session: int) -> SessionSize:
-        """Count the messages on a session's own branches, and the bytes of them and their blobs."""
+        """Count the messages on a session's own branches, and the bytes of what is on them.
+
+        These are the bytes of messages, records and their blobs.
+        """
         count = size = 0
-        blobs: dict[str, int] = {}
+        blobs: set[str] = set()
         for branch in self.branches(session=session):
             for row in own_messages(self, branch):
                 count += 1
                 size += len(row.body) + len(codec.encode_text(row.id))
-                blobs.update(
-                    (name, len(self.stored_blob(name) or b""))
-                    for name in chain(*codec.blob_hashes(row.body))
-                )
-        return SessionSize(count, size + sum(blobs.values()))
+                blobs.update(chain(*codec.blob_hashes(row.body)))
+            for record in own_records(self, branch):
+                size += len(record.body) + len(codec.encode_text(record.id))
+                blobs.update(chain(*codec.record_blob_hashes(record.body)))
+        return SessionSize(count, size + sum(len(self.stored_blob(name) or b"") for name in blobs))
 
     @abstractmethod
     def stored_blob(self, sha256: str) -> bytes | None:
         """Return the data of a blob as it is stored, damaged or not."""
+
+    def stored_blobs(self, hashes: Sequence[str]) -> dict[str, bytes]:
+        """Return the data of those of these blobs that are stored, damaged or not."""
+        found = ((sha256, self.stored_blob(sha256)) for sha256 in hashes)
+        return {sha256: data for sha256, data in found if data is not None}
 
     def blob(self, sha256: str) -> bytes | None:
         """Return the data of a blob; `None` if it is missing or does not match its hash."""
@@ -345,7 +430,7 @@ class Snapshot(ABC):
 
     @abstractmethod
     def draft(self, session: int, turn: int, *, limit: int | None = None) -> list[bytes]:
-        """Return the records of an open draft: the opening, then the chunks."""
+        """Return the chunks of an open draft; the first is its opening."""
 
     @abstractmethod
     def queue(self, session: int) -> list[QueueRow]:
@@ -401,9 +486,10 @@ class Transaction(Snapshot):
         """Record where a branch ends that its session is leaving."""
 
     @abstractmethod
-    def cut_branch(self, n: int, last_seq: int | None) -> CutResult:
+    def cut_branch(self, n: int, last_seq: int | None, last_record: int = 0) -> CutResult:
         """Erase the messages of a branch after `last_seq`, which becomes its end.
 
+        Its records behind those messages and those after number `last_record` are erased as well.
         With `None` the branch itself is erased, too.
         """
 
@@ -418,6 +504,26 @@ class Transaction(Snapshot):
         """
 
     @abstractmethod
+    def add_records(
+        self, branch: int, rows: Sequence[RecordRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert records with the numbers they have, and blobs as `add_messages` does."""
+
+    @abstractmethod
+    def drop_records(self, branch: int, numbers: Collection[int]) -> CutResult:
+        """Erase records of a branch by their numbers."""
+
+    @abstractmethod
+    def put_store_record(
+        self, row: StoreRecordRow, blobs: Iterable[BlobUse] = ()
+    ) -> frozenset[str]:
+        """Insert a record of the store; the one that it replaces loses its body.
+
+        Return the blobs that the replaced one referred to. A row without a body is inserted as one
+        that was replaced.
+        """
+
+    @abstractmethod
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message by its tombstone; return the blobs it referred to.
 
@@ -426,7 +532,7 @@ class Transaction(Snapshot):
 
     @abstractmethod
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Erase those of these blobs that no message refers to; return their count and bytes."""
+        """Erase those of these blobs that nothing refers to; return their count and bytes."""
 
     @abstractmethod
     def add_usage(self, session: int, row: UsageRow) -> None:
@@ -441,8 +547,8 @@ class Transaction(Snapshot):
         """Insert or replace a row of the tool ledger."""
 
     @abstractmethod
-    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        """Insert or replace one record of a draft."""
+    def put_draft(self, session: int, turn: int, number: int, chunk: bytes) -> None:
+        """Insert or replace one chunk of a draft."""
 
     @abstractmethod
     def drop_draft(self, session: int, turn: int) -> None:

@@ -10,7 +10,9 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from holdfast.codec import checksum
+from holdfast.codec import checksum, record_checksum
+from holdfast.storage import metadata_marks
+from holdfast.storage.ancestry import Segment
 from holdfast.storage.columns import (
     Added,
     Count,
@@ -71,7 +73,8 @@ class HeadRow(msgspec.Struct, frozen=True):
     """A session's head row, which every append reads and rewrites.
 
     `open_turn` is the number of the open turn and its fencing token: later turns have higher
-    numbers, and a write by the holder of any other turn is refused.
+    numbers, and a write by the holder of any other turn is refused. `records` is the number of the
+    newest record on the branch; `None` if there never was one.
     """
 
     session: Number
@@ -88,6 +91,7 @@ class HeadRow(msgspec.Struct, frozen=True):
     preview_rank: Count
     preview_seq: Seq
     queued: Count
+    records: Annotated[Number | None, Added()] = None
 
     @classmethod
     def first(cls, session: int, branch: int, start: BranchStart, created_at: int) -> HeadRow:
@@ -98,13 +102,18 @@ class HeadRow(msgspec.Struct, frozen=True):
 
 
 class BranchStart(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a new branch starts: after message `fork_seq`, which is on branch `parent`."""
+    """Where a new branch starts: after message `fork_seq`, which is on branch `parent`.
+
+    Of the parent's own records it has those behind its messages, up to number `fork_record`. A
+    parent that starts at `fork_seq` itself has no message of the history, only records.
+    """
 
     parent: int | None = None
     fork_seq: int = 0
     asked_seq: int = 0
     reason: BranchReason = "start"
     token: str
+    fork_record: int | None = None
 
 
 class BranchRow(msgspec.Struct, frozen=True):
@@ -126,6 +135,7 @@ class BranchRow(msgspec.Struct, frozen=True):
     created_at: Time
     reason: BranchReason
     token: Text
+    fork_record: Annotated[Number | None, Added()] = None
 
     @classmethod
     def create(
@@ -145,7 +155,12 @@ class BranchRow(msgspec.Struct, frozen=True):
             created_at=created_at,
             reason=start.reason,
             token=start.token,
+            fork_record=start.fork_record,
         )
+
+    def own(self, last_record: int | None = None) -> Segment:
+        """Return the segment of its own messages and records; of these up to a number, if given."""
+        return Segment(self.n, self.fork_seq + 1, None, self.session_id, last_record)
 
 
 class BranchOwner(msgspec.Struct, frozen=True, gc=False):
@@ -176,14 +191,15 @@ class BranchOwner(msgspec.Struct, frozen=True, gc=False):
 
 
 class CutResult(msgspec.Struct, frozen=True):
-    """What `cut_branch` erased: how many messages, and the blobs they referred to."""
+    """What was erased of a branch: messages, records, and the blobs they referred to."""
 
     messages: int
     blobs: frozenset[str]
+    records: int = 0
 
 
 class SessionRowCounts(msgspec.Struct, frozen=True):
-    """How many rows were erased together with a session; `drafts` counts the records of drafts."""
+    """How many rows were erased together with a session; `drafts` counts the chunks of drafts."""
 
     turns: int
     drafts: int
@@ -212,13 +228,75 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
         return cls(seq, id, turn, checksum(id, turn, body), body)
 
 
+class RecordRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored record: its number on its branch, the seq it lies behind, and its encoded body.
+
+    Later records of a branch have higher numbers, and lie behind the same or later messages.
+    """
+
+    number: int
+    seq: int
+    id: str
+    kind: str
+    key: str | None
+    crc: int
+    body: bytes
+
+    @classmethod
+    def create(
+        cls, number: int, seq: int, id: str, name: tuple[str, str | None], body: bytes
+    ) -> RecordRow:
+        """Return the row of a new record, named by its kind and key, with its checksum."""
+        kind, key = name
+        crc = record_checksum(number, seq, id, kind, key, body=body)
+        return cls(number, seq, id, kind, key, crc, body)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether it matches its checksum."""
+        columns = (self.number, self.seq, self.id, self.kind, self.key)
+        return record_checksum(*columns, body=self.body) == self.crc
+
+
+class StoreRecordRow(msgspec.Struct, frozen=True, gc=False):
+    """A record of the store, beyond sessions: of a scope, or of all.
+
+    One that a later record of its scope, kind and key replaced has no body: its id remains, so that
+    a retry is recognized.
+    """
+
+    scope: str | None
+    kind: str
+    key: str | None
+    id: str
+    crc: int
+    body: bytes | None
+
+    @classmethod
+    def create(
+        cls, scope: str | None, kind: str, key: str | None, id: str, body: bytes | None
+    ) -> StoreRecordRow:
+        """Return the row of a record, with its checksum."""
+        crc = record_checksum(scope, kind, key, id, body=body or b"")
+        return cls(scope, kind, key, id, crc, body)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether it matches its checksum."""
+        columns = (self.scope, self.kind, self.key, self.id)
+        return record_checksum(*columns, body=self.body or b"") == self.crc
+
+
 def is_summary(row: MessageRow) -> bool:
     """Return whether a message is a summary, by its first bytes."""
     return row.body.startswith(_SUMMARY)
 
 
 class BlobUse(msgspec.Struct, frozen=True, gc=False):
-    """A blob that a message refers to. Without `data` it is stored; the caller has checked that."""
+    """A blob that a message or record refers to, by its seq or number on the branch.
+
+    Without `data` it is stored; the caller has checked that.
+    """
 
     seq: int
     sha256: str
@@ -296,7 +374,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions to list: those that match every field that is not `None`.
 
     `since` (inclusive) and `until` (exclusive) bound the time of the last write, `busy` is whether
-    a turn is open.
+    a turn is open. All pairs of `metadata` must be there.
     """
 
     scope: str | None = None
@@ -310,6 +388,8 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None
     until: int | None = None
     busy: bool | None = None
+    key_prefix: str | None = None
+    metadata: frozenset[metadata_marks.Pair] = frozenset()
 
     def matches(self, row: SessionRow, head: HeadRow) -> bool:
         """Return whether a session belongs in the list."""
@@ -328,15 +408,33 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.since is None or head.updated_at >= self.since)
             and (self.until is None or head.updated_at < self.until)
             and (self.text is None or _contains(self.text, row.title, head.preview, row.key))
+            and self.matches_names(row)
         )
+
+    def matches_names(self, row: SessionRow) -> bool:
+        """Return whether a session has the key and the metadata; both are found by indexes."""
+        return (
+            self.key_prefix is None or (row.key is not None and row.key.startswith(self.key_prefix))
+        ) and (not self.metadata or self.metadata <= metadata_marks.pairs(row.metadata))
 
     @property
     def includes_damaged(self) -> bool:
         """Whether no filter is set that unreadable sessions might fail: then they are listed."""
-        filters = (self.scope, self.agent, self.cwd, self.text, self.since, self.until, self.busy)
+        filters = (
+            self.scope, self.agent, self.cwd, self.text, self.since, self.until, self.busy,
+            self.key_prefix,
+        )  # fmt: skip
         return all(value is None for value in filters) and not (
-            self.pinned or self.archived or self.trashed
+            self.pinned or self.archived or self.trashed or self.metadata
         )
+
+
+def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
+    """Return the first bytes that have a prefix, and the first behind all that have it.
+
+    The prefix is part of a text, so no byte of it is 255.
+    """
+    return prefix, prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 def _contains(text: str, *shown: str | None) -> bool:

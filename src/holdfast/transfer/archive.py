@@ -57,8 +57,10 @@ def verify_export(written: ExportReport) -> Survey:
         for line in source.lines():
             surveyor.add(line)
         found = surveyor.finish()
-    there = sum(section.messages for section in found.sections.values())
-    if there != written.messages or len(found.blobs) != written.blobs:
+    messages = sum(section.messages for section in found.sections.values())
+    records = sum(section.records for section in found.sections.values())
+    there = (messages, records, len(found.blobs))
+    if there != (written.messages, written.records, written.blobs):
         raise _verification_failed(written, "it does not contain what was written to it")
     for damage in (*found.damage.values(), *found.other_damage):
         raise _verification_failed(written, damage.what)

@@ -1,6 +1,7 @@
 """Copy a whole store into another one, of any backend.
 
-Four passes over the sessions, in batches of families (sessions that share messages):
+Four passes over the sessions, in batches of families (sessions that share messages), and behind
+them over the records of the store:
 
 1. Compare: sessions that the target already has are compared. If one is neither identical nor an
    earlier copy, the copy is refused and the target is unchanged.
@@ -20,17 +21,30 @@ Memory grows with the number of sessions and files, not with their messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from holdfast import codec
 from holdfast.errors import Damaged, Diverged, HoldfastError, Invalid, ReadOnly
 from holdfast.operations.history import DamageCallback
-from holdfast.operations.session_copy import CopyResult, CopySource, copy_sessions, refuse_diverged
-from holdfast.operations.session_import import restore_list_order
+from holdfast.operations.record_import import (
+    ImportedStoreRecord,
+    copy_store_records,
+    refuse_diverged_records,
+)
+from holdfast.operations.session_copy import (
+    CopyResult,
+    CopySource,
+    copy_sessions,
+    drop_gone_records,
+    gone_records,
+    refuse_diverged,
+)
+from holdfast.operations.session_import import ImportedSession, NewBranch, restore_list_order
 from holdfast.storage.protocol import Backend, Query, Snapshot
 from holdfast.transfer.export import ExportPlan, Progress, readable_sessions
 from holdfast.transfer.import_ import ProgressMeter, run_without_deadline
@@ -43,6 +57,7 @@ _PROGRESS_MESSAGES: Final = 1_000
 _MAX_BATCH_FAMILIES: Final = 50
 _MAX_BATCH_MESSAGES: Final = 2_000
 _REORDER_BATCH_SESSIONS: Final = 500
+_BATCH_STORE_RECORDS: Final = 100
 _EXHAUSTED: Final = object()
 
 
@@ -95,6 +110,7 @@ class _Copy:
         self._report = report
         self._damage = dict.fromkeys(source.opening_damage)
         self._change_stamps: dict[str, int | None] = {}  # As copied, or as compared.
+        self._to_drop_from: set[str] = set()
         self._added = self._renewed = self._unchanged = 0
         self._order, self._batches = source.read(self._plan)
         self._source_ids = frozenset(self._order)
@@ -105,15 +121,17 @@ class _Copy:
     def run(self) -> CopyReport:
         """Run all passes."""
         missing: list[Batch] = []
-        refused: dict[str, str] = {}
+        refused: dict[str | None, str] = {}
         for batch in self._batches:
             self._skip_damaged_families(batch, lambda some: self._compare(some, missing, refused))
             self._count_batch(batch)
+        self._each_store_record(lambda rows, batch: self._compare_records(rows, batch, refused))
         if refused:
             raise Diverged(refused)
         for batch in missing:
             self._skip_damaged_families(batch, self._copy_batch)
             self._count_batch(batch)
+        self._each_store_record(self._copy_records)
         self._reorder_target()
         self._meter.advance_to(
             (_MESSAGE_PASSES - 1) * sum(batch.messages for batch in self._batches)
@@ -182,19 +200,19 @@ class _Copy:
 
     def _digest_both(self, batch: Batch, sound: BlobChecks) -> dict[str, DigestPair]:
         """Return the digests of a batch's sessions in the source and in the target."""
-        reach: dict[str, dict[int, int]] = {}
+        reach: dict[str, tuple[NewBranch, ...]] = {}
 
         def of_source(snapshot: Snapshot) -> dict[str, SessionDigest]:
             rows = StoreSource(snapshot, self._record_damage, self._meter.advance, sound.source)
             digests = {}
             for session in (one for family in rows.families(batch.ids) for one in family):
-                reach[session.source_id] = {one.number: one.last_seq for one in session.branches}
+                reach[session.source_id] = session.branches
                 digests[session.source_id] = rows.digest(session)
             return digests
 
         def of_target(snapshot: Snapshot) -> dict[str, SessionDigest]:
             rows = StoreSource(snapshot, _ignore_damage, _ignore_progress, sound.target)
-            copies = {id: rows.find(id, last_seqs) for id, last_seqs in reach.items()}
+            copies = {id: rows.find(id, branches) for id, branches in reach.items()}
             return {id: rows.digest(one) for id, one in copies.items() if one is not None}
 
         originals = self._source.read(of_source)
@@ -203,7 +221,7 @@ class _Copy:
 
     # ------------------------------------------------------------------------------ the passes
 
-    def _compare(self, batch: Batch, missing: list[Batch], refused: dict[str, str]) -> None:
+    def _compare(self, batch: Batch, missing: list[Batch], refused: dict[str | None, str]) -> None:
         """Compare a batch with the target; add to `missing` and `refused` what is to be done."""
         same: set[str] = set()
         pairs: dict[str, DigestPair] = {}
@@ -225,9 +243,7 @@ class _Copy:
             sessions = [one for family in rows.families(batch.ids) for one in family]
             others = [session for session in sessions if session.source_id not in same]
             guarded = _source_proxy(rows)
-            self._read_target(
-                lambda target: refuse_diverged(target, others, guarded, self._is_in_source)
-            )
+            self._read_target(lambda target: self._check_target(target, others, guarded))
 
         try:
             self._source.read(check)
@@ -235,6 +251,15 @@ class _Copy:
             if not isinstance(failed.error, Diverged):
                 raise
             refused |= failed.error.reasons
+
+    def _check_target(
+        self, target: Snapshot, sessions: Sequence[ImportedSession], source: CopySource
+    ) -> None:
+        """Refuse sessions that are not earlier copies; note those with records that are gone."""
+        refuse_diverged(target, sessions, source, self._is_in_source)
+        self._to_drop_from.update(
+            one.source_id for one in sessions if gone_records(target, one, source)
+        )
 
     def _is_in_source(self, id: str) -> bool:
         return id in self._source_ids
@@ -245,6 +270,7 @@ class _Copy:
         def store(snapshot: Snapshot) -> tuple[CopyResult, dict[str, int | None]]:
             rows = StoreSource(snapshot, self._record_damage, self._meter.advance)
             families = rows.families(batch.ids)
+            dropped.extend(self._drop_gone_records(families, rows))
             stamps = {
                 one.source_id: rows.change_stamp(one) for family in families for one in family
             }
@@ -253,10 +279,65 @@ class _Copy:
                 lambda: run_without_deadline(self._target, operation, self._meter)
             ), stamps
 
+        dropped: list[str] = []
         brought, stamps = self._source.read(store)
         self._change_stamps |= stamps
         self._added += len(brought.added)
-        self._renewed += len(brought.renewed)
+        self._renewed += len({*brought.renewed, *dropped})
+        for damage in brought.damage:
+            self._record_damage(damage)
+
+    def _drop_gone_records(
+        self, families: Sequence[Sequence[ImportedSession]], rows: StoreSource
+    ) -> list[str]:
+        """Drop what the source has dropped of these sessions' records; return of which."""
+        sessions = [one for family in families for one in family]
+        changed = [one for one in sessions if one.source_id in self._to_drop_from]
+        if not changed:
+            return []
+        operation = drop_gone_records(changed, _source_proxy(rows), self._is_in_source)
+        return _call_target(lambda: self._target.write(operation, exclusive=True))
+
+    def _each_store_record(
+        self, work: Callable[[StoreSource, list[ImportedStoreRecord]], None]
+    ) -> None:
+        """Process the records of the source's store in batches, all from one snapshot."""
+
+        def run(snapshot: Snapshot) -> None:
+            rows = StoreSource(snapshot, self._record_damage, self._meter.advance)
+            batch: list[ImportedStoreRecord] = []
+            for item in map(rows.store_record, snapshot.store_records()):
+                if item is not None:
+                    batch.append(item)
+                if len(batch) == _BATCH_STORE_RECORDS:
+                    work(rows, batch)
+                    batch = []
+            if batch:
+                work(rows, batch)
+
+        self._source.read(run)
+
+    def _compare_records(
+        self,
+        rows: StoreSource,
+        batch: list[ImportedStoreRecord],
+        refused: dict[str | None, str],
+    ) -> None:
+        guarded = _source_proxy(rows)
+        found = [item.row for item in batch]
+        try:
+            self._read_target(
+                lambda target: refuse_diverged_records(target, found, guarded.has_store_record)
+            )
+        except _TargetFailed as failed:
+            if not isinstance(failed.error, Diverged):
+                raise
+            refused |= failed.error.reasons
+
+    def _copy_records(self, rows: StoreSource, batch: list[ImportedStoreRecord]) -> None:
+        guarded = _source_proxy(rows)
+        operation = copy_store_records(batch, guarded, guarded.has_store_record)
+        brought = _call_target(lambda: run_without_deadline(self._target, operation, self._meter))
         for damage in brought.damage:
             self._record_damage(damage)
 
@@ -282,6 +363,7 @@ class _Copy:
             self._skip_damaged_families(
                 batch, lambda some: verdict.add(self._digest_both(some, verdict.blob_checks))
             )
+        self._each_store_record(lambda rows, batch: self._verify_records(rows, batch, verdict))
         there = self._read_target(lambda snapshot: readable_sessions(snapshot, _ignore_damage))
         return CopyReport(
             added=self._added,
@@ -295,6 +377,25 @@ class _Copy:
             source=verdict.source.contents(verdict.blob_checks.source),
             target=verdict.target.contents(verdict.blob_checks.target),
         )
+
+    def _verify_records(
+        self, rows: StoreSource, batch: Sequence[ImportedStoreRecord], verdict: _StoreComparison
+    ) -> None:
+        """Add some records of the source and what the target has of them to the totals."""
+
+        def add_copies(snapshot: Snapshot) -> None:
+            copies = StoreSource(snapshot, _ignore_damage, _ignore_progress, checks.target)
+            known = snapshot.store_record_ids([item.row.id for item in batch])
+            found = (known.get(item.row.id) for item in batch)
+            for item in (copies.store_record(row) for row in found if row is not None):
+                if item is not None:
+                    verdict.target.add_record(item, copies)
+
+        checks = verdict.blob_checks
+        for item in batch:
+            verdict.source.add_record(item, rows)
+        checks.source.update(rows.blob_checks)
+        self._read_target(add_copies)
 
 
 class BlobChecks(NamedTuple):
@@ -310,20 +411,32 @@ class _StoreTotals:
     def __init__(self) -> None:
         self._hash = sha256()
         self._sessions = self._messages = self._turns = self._queued = 0
+        self._records = self._store_records = 0
 
     def add(self, id: str, session: SessionDigest) -> None:
         """Add a session."""
         self._hash.update(id.encode() + session.digest)
         self._sessions += not session.is_stub
         self._messages += session.messages
+        self._records += session.records
         self._turns += session.turns
         self._queued += session.queued
+
+    def add_record(self, item: ImportedStoreRecord, rows: StoreSource) -> None:
+        """Add a record of the store, which `rows` has."""
+        row = item.row
+        files = [(name, rows.is_intact(name)) for name in sorted(item.blob_refs)]
+        columns = (row.scope, row.kind, row.key, row.id, row.body is None, files)
+        self._hash.update(codec.to_json(columns) + (row.body or b""))
+        self._store_records += row.body is not None
 
     def contents(self, sound: dict[bytes, bool]) -> StoreContents:
         """Return the totals; `sound` are the blobs of this store."""
         return StoreContents(
             sessions=self._sessions,
             messages=self._messages,
+            records=self._records,
+            store_records=self._store_records,
             turns=self._turns,
             queued=self._queued,
             blobs=sum(sound.values()),

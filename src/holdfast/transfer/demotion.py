@@ -7,8 +7,10 @@ does next or where it works, nor which session a caller finds by a key, a scope 
   An active goal is paused;
 * a system message becomes a user message, marked by `Provenance.role`, and every message says that
   it was imported;
-* data of a provider (`Raw`), which would be sent to it verbatim, gets a source that no format has;
+* data of a provider (`Raw`), which would be sent to it verbatim, gets a source that no format has,
+  and so does an original, which a program would take for what it said itself (`formats.kept`);
 * queued input is held;
+* a record gets a kind that no program looks for as its own, and those of the store are left out;
 * the token counts that calibrate estimates for the whole store are left out.
 """
 
@@ -30,13 +32,16 @@ from holdfast.values import (
     Part,
     Provenance,
     Raw,
+    Record,
     SessionProvenance,
     ToolResult,
+    is_original,
 )
 
 P = TypeVar("P", bound=Part)
 _SOURCE: Final = "import"
 _RAW_PREFIX: Final = "imported "
+_KIND_PREFIX: Final = "imported:"
 
 
 def demote_session(row: SessionRow, source: str) -> tuple[SessionRow, Demotion]:
@@ -95,13 +100,20 @@ def demote_message(message: Message, session: str) -> Message:
     )
 
 
+def demote_record(record: Record) -> Record:
+    """Return a record of a kind that only imported ones have."""
+    if record.kind.startswith(_KIND_PREFIX):
+        return record
+    return msgspec.structs.replace(record, kind=_KIND_PREFIX + record.kind)
+
+
 def demote_parts(parts: Iterable[P]) -> tuple[P, ...]:
     """Return parts none of which is sent to a provider verbatim."""
     return tuple(map(_demote_part, parts))
 
 
 def _demote_part(part: P) -> P:
-    if isinstance(part, Raw) and part.source in PROVIDERS:
+    if isinstance(part, Raw) and (part.source in PROVIDERS or is_original(part)):
         return msgspec.structs.replace(part, source=_RAW_PREFIX + part.source)
     if isinstance(part, ToolResult) and not isinstance(part.content, str):
         return msgspec.structs.replace(part, content=demote_parts(part.content))

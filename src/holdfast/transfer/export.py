@@ -7,14 +7,18 @@ exported itself becomes a *stub*: only the messages that its forks share are wri
 marked as purged, because that is its state after an import. The oldest sessions come first, so
 that a later export begins with the same lines as an earlier one.
 
-A message that cannot be read is written as the placeholder that a reader would get, and reported.
+Each record follows the message that it lies behind; those of the store come last, if all sessions
+are exported. A message that cannot be read is written as the placeholder that a reader would get,
+and reported; a record that cannot be read is left out, and reported.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, TypeAlias
 from zlib import crc32
@@ -26,9 +30,9 @@ from holdfast.clock import Clock, to_datetime, to_day
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged, Invalid, system_errors
 from holdfast.operations.history import DamageCallback, check_row, damage_of, damaged_message
-from holdfast.operations.purge_rules import BranchNode as Stretch
-from holdfast.operations.purge_rules import required_seqs
+from holdfast.operations.purge_rules import BranchNode, required_ends
 from holdfast.operations.queue import blob_reader, queued_message
+from holdfast.operations.records import branch_records, read_record
 from holdfast.operations.resolve import find_anywhere
 from holdfast.operations.session_fields import to_fields
 from holdfast.storage.ancestry import Segment
@@ -38,7 +42,9 @@ from holdfast.storage.rows import (
     HeadRow,
     MessageRow,
     QueueRow,
+    RecordRow,
     SessionRow,
+    StoreRecordRow,
     ToolRow,
     TurnRow,
     UnreadableSession,
@@ -47,6 +53,7 @@ from holdfast.storage.rows import (
 from holdfast.transfer.export_file import atomic_file
 from holdfast.transfer.format import (
     VERSION,
+    AnyLine,
     BlobLine,
     BranchLine,
     DraftLine,
@@ -55,17 +62,18 @@ from holdfast.transfer.format import (
     LedgerEntry,
     MessageLine,
     QueuedLine,
-    Record,
     SessionLine,
     TurnLine,
     UsageLine,
     encode_line,
     message_content,
     message_line,
+    record_line,
+    store_record_line,
     to_money,
 )
 from holdfast.transfer.redact.export_redactor import Redactor, select_detectors
-from holdfast.values import Damage, ExportReport, Message, Review
+from holdfast.values import Damage, ExportReport, Message, Record, Review
 
 Progress: TypeAlias = Callable[[int, int], None]
 _PAGE_MESSAGES: Final = 200
@@ -104,6 +112,7 @@ def export(
         path=to,
         sessions=output.sessions,
         messages=output.messages,
+        records=output.records,
         blobs=output.blobs,
         size=output.size,
         review=redactor.review(),
@@ -145,7 +154,7 @@ def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: ExportJo
         numbers = _find_named(snapshot, queries)
     else:
         numbers = [n for n, _ in readable_sessions(snapshot, job.report)]
-    plan = ExportPlan(snapshot, numbers)
+    plan = ExportPlan(snapshot, numbers, whole=not queries)
     output = ExportWriter(job.file, plan.messages, job.progress)
     _write(snapshot, plan, output, job)
     return output
@@ -193,11 +202,28 @@ class SessionFamily(msgspec.Struct):
     messages: int = 0
 
 
-class ExportPlan:
-    """Which sessions and messages are written, and in which order."""
+class PlannedBranch(NamedTuple):
+    """A branch to write, up to its `last_seq` and its record `last_record` (`None`: the last)."""
 
-    def __init__(self, snapshot: Snapshot, chosen: Sequence[int]) -> None:
+    row: BranchRow
+    last_record: int | None = None
+
+    @property
+    def own(self) -> Segment:
+        """What is written of its own messages and records."""
+        row = self.row
+        return Segment(row.n, row.fork_seq + 1, row.last_seq, row.session_id, self.last_record)
+
+
+class ExportPlan:
+    """Which sessions and messages are written, and in which order.
+
+    If it is the `whole` store, its records are written as well.
+    """
+
+    def __init__(self, snapshot: Snapshot, chosen: Sequence[int], *, whole: bool = False) -> None:
         self._snapshot = snapshot
+        self.whole = whole
         self.ranks = {n: rank for rank, n in enumerate(chosen, 1)}
         self._family_parents: dict[int, int] = {}  # A union-find forest.
         self._stubs: dict[int, str] = {}
@@ -207,7 +233,7 @@ class ExportPlan:
         self.families = self._group_families()
         for family in self.families:
             family.messages = sum(
-                branch.last_seq - branch.fork_seq
+                branch.row.last_seq - branch.row.fork_seq
                 for branches in self.branches(family).values()
                 for branch in branches
             )
@@ -253,19 +279,24 @@ class ExportPlan:
                 family.stubs[n] = self._stubs[n]
         return list(groups.values())
 
-    def branches(self, family: SessionFamily) -> dict[int, list[BranchRow]]:
+    def branches(self, family: SessionFamily) -> dict[int, list[PlannedBranch]]:
         """Return the branches of each session of a family, those of stubs cut to what is shared."""
-        found = {n: self._snapshot.all_branches(n) for n in family.sessions}
-        stretches = [
-            Stretch(row.n, row.session, row.parent, row.fork_seq)
-            for rows in found.values()
-            for row in rows
+        rows = {n: self._snapshot.all_branches(n) for n in family.sessions}
+        found = {n: [PlannedBranch(row) for row in rows[n]] for n in family.sessions}
+        if not family.stubs:
+            return found
+        nodes = [
+            BranchNode(row.n, row.session, row.parent, row.fork_seq, row.fork_record)
+            for branches in rows.values()
+            for row in branches
         ]
-        kept = required_seqs(stretches, family.stubs)
+        kept = required_ends(nodes, family.stubs)
         for n in family.stubs:
             found[n] = [
-                msgspec.structs.replace(row, last_seq=kept[row.n])
-                for row in found[n]
+                PlannedBranch(
+                    msgspec.structs.replace(row, last_seq=kept[row.n].seq), kept[row.n].record
+                )
+                for row in rows[n]
                 if row.n in kept
             ]
         return found
@@ -283,20 +314,20 @@ class ExportWriter:
         self._total = total
         self._progress = progress
         self._blob_hashes: set[bytes] = set()
-        self.sessions = self.messages = self.blobs = self.size = 0
+        self.sessions = self.messages = self.records = self.blobs = self.size = 0
         self.lines = self.checksum = 0
 
     def begin_session(self) -> None:
         """Restart the line count and the checksum that the session's last line holds."""
         self.lines = self.checksum = 0
 
-    def write(self, record: Header | Record) -> None:
+    def write(self, line: Header | AnyLine) -> None:
         """Write a line."""
-        line = encode_line(record)
-        self._file.write(line)
-        self.size += len(line)
+        data = encode_line(line)
+        self._file.write(data)
+        self.size += len(data)
         self.lines += 1
-        self.checksum = crc32(line, self.checksum)
+        self.checksum = crc32(data, self.checksum)
 
     def report_progress(self) -> None:
         """Call `progress` with the messages written so far."""
@@ -323,6 +354,7 @@ def _write(snapshot: Snapshot, plan: ExportPlan, output: ExportWriter, job: Expo
             sessions=len(plan.ranks),
             messages=plan.messages,
             redacted=job.redactor.active,
+            store_records=sum(1 for _ in snapshot.store_records()) if plan.whole else 0,
         )
     )
     for family in plan.families:
@@ -336,27 +368,82 @@ def _write(snapshot: Snapshot, plan: ExportPlan, output: ExportWriter, job: Expo
             )
             if row is None:
                 raise Damaged(f"session number {n} is missing; run store.verify().")
-            _SessionExport(snapshot, output, row, branches[n], job).write(rank)
+            _SessionExport(snapshot, output, job, row, branches[n]).write(rank)
+    if plan.whole:
+        for shared in snapshot.store_records():
+            _Export(snapshot, output, job).write_store_record(shared)
     output.report_progress()
 
 
-class _SessionExport:
+class _Export:
+    """Writes lines with what they need: redacted, and their blobs before them."""
+
+    def __init__(self, snapshot: Snapshot, output: ExportWriter, job: ExportJob) -> None:
+        self._snapshot = snapshot
+        self._output = output
+        self._redactor = job.redactor
+        self._report = job.report
+
+    def write_store_record(self, row: StoreRecordRow) -> None:
+        """Write a record of the store; report it if it cannot be read."""
+        try:
+            record = Record(row.kind, key=row.key, id=row.id)
+            if row.body is not None:
+                record = read_record(self._snapshot, row)
+        except Damaged as error:
+            self._report(Damage(what=str(error), blocking=False))
+            return
+        kept = self._redacted(None, msgspec.structs.replace(record, scope=row.scope), "store.")
+        if kept is not None:
+            self._output.write(store_record_line(kept, replaced=row.body is None))
+            self._output.records += row.body is not None
+
+    def _redacted(self, session: str | None, record: Record, where: str) -> Record | None:
+        """Return a record, redacted, with its blobs written; `None` if it is left out."""
+        kept, fresh = self._redactor.record(session, record, self._snapshot.blob, before=where)
+        if kept is not None:
+            names = [file.sha256 for file in kept.files.values() if file.sha256 is not None]
+            self._write_blobs(session, record.seq, names, fresh)
+        return kept
+
+    def _write_blobs(
+        self, session: str | None, seq: int | None, names: Iterable[str], own: Mapping[str, bytes]
+    ) -> list[str]:
+        """Write blobs, from `own` or the store; return those that exist."""
+        wanted = list(dict.fromkeys(names))
+        for sha256 in wanted:
+            if sha256 in own:
+                self._output.write_blob(sha256, own[sha256])
+            else:
+                self._write_stored_blob(session, seq, sha256)
+        return [sha256 for sha256 in wanted if self._output.has_blob(sha256)]
+
+    def _write_stored_blob(self, session: str | None, seq: int | None, sha256: str) -> None:
+        """Write a blob of the store; report it if its data is lost (its message still names it)."""
+        if self._output.has_blob(sha256):
+            return
+        data = self._snapshot.blob(sha256)
+        if data is None:
+            what = f"blob {sha256} is missing or does not match its hash"
+            self._report(Damage(what=what, session_id=session, seq=seq, blocking=False))
+        else:
+            self._output.write_blob(sha256, data)
+
+
+class _SessionExport(_Export):
     """Writes the lines of one session."""
 
     def __init__(
         self,
         snapshot: Snapshot,
         output: ExportWriter,
-        row: SessionRow,
-        branches: list[BranchRow],
         job: ExportJob,
+        row: SessionRow,
+        branches: list[PlannedBranch],
     ) -> None:
-        self._snapshot = snapshot
-        self._output = output
+        super().__init__(snapshot, output, job)
         self._row = row
         self._branches = branches
-        self._redactor = job.redactor
-        self._report = job.report
 
     def write(self, rank: int | None) -> None:
         """Write all lines; a session without a rank is a stub."""
@@ -364,13 +451,13 @@ class _SessionExport:
         identity = self._redactor.identity(
             _session_line(self._row) if rank else _stub_line(self._row)
         )
-        branches = [self._branch_line(row) for row in self._branches]
+        branches = [self._branch_line(branch.row) for branch in self._branches]
         head = self._snapshot.head(self._row.n) if rank else None
         output.begin_session()
         output.write(identity)
-        for row, line in zip(self._branches, branches, strict=True):
+        for branch, line in zip(self._branches, branches, strict=True):
             output.write(line)
-            self._write_messages(row)
+            self._write_entries(branch)
         if head is not None:
             self._write_turns_and_queue(head)
             output.sessions += 1
@@ -383,6 +470,7 @@ class _SessionExport:
                 turns=0 if head is None else head.turns,
                 rank=rank or 0,
                 messages=output.messages - before,
+                newest_record=0 if head is None else head.records or 0,
                 lines=output.lines,
                 checksum=f"{output.checksum:08x}",
             )
@@ -396,6 +484,7 @@ class _SessionExport:
             parent_id=None if parent is None else parent.session_id,
             parent=None if parent is None else parent.number,
             fork_seq=row.fork_seq,
+            fork_record=row.fork_record,
             asked_seq=row.asked_seq,
             seq=row.last_seq,
             reason=row.reason,
@@ -403,9 +492,37 @@ class _SessionExport:
             token=row.token,
         )
 
-    # ------------------------------------------------------------------------------- messages
+    # -------------------------------------------------------------------- messages and records
 
-    def _write_messages(self, branch: BranchRow) -> None:
+    def _write_entries(self, branch: PlannedBranch) -> None:
+        """Write the messages of a branch, and behind each its records."""
+        messages = self._messages(branch.row)
+        records = branch_records(self._snapshot, branch.own)
+        entries: list[Iterator[MessageRow | RecordRow]] = [messages, records]
+        for row in merge(*entries, key=attrgetter("seq")):
+            if isinstance(row, MessageRow):
+                self._output.write(self._message_line(branch.row, row))
+                self._output.messages += 1
+            else:
+                self._write_record(branch.row, row)
+
+    def _write_record(self, branch: BranchRow, row: RecordRow) -> None:
+        try:
+            record = read_record(self._snapshot, row)
+        except Damaged as error:
+            self._report(damage_of(error, self._row.id, row.seq))
+            return
+        kept = self._redacted(self._row.id, record, f"records[{row.number}].")
+        if kept is not None:
+            self._output.write(
+                record_line(
+                    session=self._row.id, branch=branch.number, number=row.number, record=kept
+                )
+            )
+            self._output.records += 1
+
+    def _messages(self, branch: BranchRow) -> Iterator[MessageRow]:
+        """Yield the messages of a branch; raise `Damaged` if one is missing."""
         for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE_MESSAGES):
             last = min(branch.last_seq, first + _PAGE_MESSAGES - 1)
             span = Segment(branch.n, first, last, branch.session_id)
@@ -416,9 +533,7 @@ class _SessionExport:
                         "missing; nothing was exported. Run store.verify(); store.salvage(to) "
                         "writes what can be read to a new store, which can be exported."
                     )
-                for row in rows:
-                    self._output.write(self._message_line(branch, row))
-                    self._output.messages += 1
+                yield from rows
             self._output.report_progress()
 
     def _message_line(self, branch: BranchRow, row: MessageRow) -> MessageLine:
@@ -428,7 +543,7 @@ class _SessionExport:
             self._report(damage_of(error, self._row.id, row.seq))
             message = damaged_message(row)
         message, fresh = self._redactor.message(self._row.id, message, self._snapshot.blob)
-        self._write_blobs(row.seq, message, fresh)
+        self._write_blobs(self._row.id, row.seq, codec.file_hashes(message), fresh)
         return message_line(
             session=self._row.id, branch=branch.number, turn=row.turn, message=message
         )
@@ -438,30 +553,6 @@ class _SessionExport:
         return codec.decode(
             row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._snapshot.blob
         )
-
-    def _write_blobs(
-        self, seq: int | None, message: Message, own: Mapping[str, bytes]
-    ) -> list[str]:
-        """Write the blobs of a message, from `own` or the store; return those that exist."""
-        names = list(dict.fromkeys(codec.file_hashes(message)))
-        for sha256 in names:
-            if sha256 in own:
-                self._output.write_blob(sha256, own[sha256])
-            else:
-                self._write_stored_blob(seq, sha256)
-        return [sha256 for sha256 in names if self._output.has_blob(sha256)]
-
-    def _write_stored_blob(self, seq: int | None, sha256: str) -> None:
-        """Write a blob of the store; report it if its data is lost (the message still names it)."""
-        if self._output.has_blob(sha256):
-            return
-        data = self._snapshot.blob(sha256)
-        if data is None:
-            what = f"blob {sha256} is missing or does not match its hash"
-            damage = Damage(what=what, session_id=self._row.id, seq=seq, blocking=False)
-            self._report(damage)
-        else:
-            self._output.write_blob(sha256, data)
 
     # ------------------------------------------------------------------- turns, queue and drafts
 
@@ -490,7 +581,8 @@ class _SessionExport:
         read = blob_reader(self._snapshot, row)
         message, fresh = self._redactor.message(self._row.id, message, read, before="queued.")
         own = {name: data for name, _ in row.blobs if (data := read(name)) is not None}
-        blobs = self._write_blobs(None, message, own | fresh)
+        names = codec.file_hashes(message)
+        blobs = self._write_blobs(self._row.id, None, names, own | fresh)
         self._output.write(
             QueuedLine(
                 session=self._row.id,
@@ -504,11 +596,11 @@ class _SessionExport:
 
     def _write_draft(self, turn: int) -> None:
         lines: list[DraftLine] = []
-        for number, record in enumerate(self._snapshot.draft(self._row.n, turn)):
+        for number, chunk in enumerate(self._snapshot.draft(self._row.n, turn)):
             try:
-                lines.append(_draft_line(self._row.id, turn, number, record))
+                lines.append(_draft_line(self._row.id, turn, number, chunk))
             except _DECODE_ERRORS:
-                what = "a record of a draft cannot be read"
+                what = "a chunk of a draft cannot be read"
                 self._report(Damage(what=what, session_id=self._row.id))
         for line in self._redactor.draft(lines):
             self._output.write(line)
@@ -578,9 +670,9 @@ def _ledger_entry(row: ToolRow) -> LedgerEntry:
     )
 
 
-def _draft_line(session_id: str, turn: int, number: int, record: bytes) -> DraftLine:
+def _draft_line(session_id: str, turn: int, number: int, stored: bytes) -> DraftLine:
     if number == 0:
-        opening = codec.from_json(record, DraftOpening)
+        opening = codec.from_json(stored, DraftOpening)
         return DraftLine(
             session=session_id,
             turn=turn,
@@ -589,7 +681,7 @@ def _draft_line(session_id: str, turn: int, number: int, record: bytes) -> Draft
             model=opening.model,
             at=to_datetime(opening.at),
         )
-    chunk = codec.from_json(record, DraftChunk)
+    chunk = codec.from_json(stored, DraftChunk)
     return DraftLine(
         session=session_id,
         turn=turn,

@@ -1,8 +1,8 @@
 r"""The format of an export: the lines, and how they are encoded and decoded.
 
 Each line is one JSON object in UTF-8; `type` says which kind. docs/format.md describes every field.
-Every line except blobs names its session, so that it can be understood by itself. The last field is
-`crc`, the CRC-32 of everything before it on the line.
+Every line except blobs and the records of the store names its session, so that it can be understood
+by itself. The last field is `crc`, the CRC-32 of everything before it on the line.
 
 A line is accepted only if this program would write exactly the same bytes: the same fields in the
 same order, no duplicates, none unknown. So no content can hide in a duplicate field, of which some
@@ -31,11 +31,13 @@ from holdfast.validation import MAX_DEPTH, MONEY_CONTEXT
 from holdfast.values import (
     JSON,
     BranchReason,
+    File,
     Goal,
     MeasuredTokens,
     Message,
     Part,
     Provenance,
+    Record,
     Relation,
     Role,
     SessionProvenance,
@@ -46,7 +48,7 @@ from holdfast.values import (
     Usage,
 )
 
-VERSION: Final = 1
+VERSION: Final = 2  # 1 had no records.
 MAX_HEADER_BYTES: Final = 4096
 # A message may have 256 MiB, and escaping at most doubles it.
 MAX_LINE_BYTES: Final = 2 * codec.MAX_MESSAGE_BYTES + 1024 * 1024
@@ -54,6 +56,7 @@ MAX_LINE_DEPTH: Final = MAX_DEPTH + 16
 
 _MAX_INT64: Final = 2**63 - 1
 _MAX_SEQ: Final = 2**32 - 1
+_MAX_RECORD: Final = 2**31 - 1  # So that a session that is imported has room for as many again.
 _PICO_DIGITS: Final = 12
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ESCAPE: Final = re.compile(r"\\(?:u(d[89a-f][0-9a-f]{2})|.)", re.DOTALL)
@@ -65,6 +68,8 @@ _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INT64)]
 Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_SEQ)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)]
+RecordNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_MAX_RECORD)]
+RecordCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_RECORD)]
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 SessionId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z2-7]{16}\Z")]  # As `ids` makes.
 Timestamp: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -88,8 +93,8 @@ class ExportLine(
 class Header(ExportLine, frozen=True, kw_only=True, tag="holdfast"):
     """The first line: the version of the format, and how many sessions and messages follow.
 
-    If it is `redacted`, detectors were applied, and the secrets that they found are not in the
-    file.
+    `store_records` counts the records of the store, which come behind the sessions. If it is
+    `redacted`, detectors were applied, and the secrets that they found are not in the file.
     """
 
     version: int
@@ -97,6 +102,7 @@ class Header(ExportLine, frozen=True, kw_only=True, tag="holdfast"):
     sessions: Count
     messages: Count
     redacted: bool = False
+    store_records: Count = 0
 
 
 class SessionLine(ExportLine, frozen=True, kw_only=True, tag="session"):
@@ -123,13 +129,17 @@ class SessionLine(ExportLine, frozen=True, kw_only=True, tag="session"):
 
 
 class BranchLine(ExportLine, frozen=True, kw_only=True, tag="branch"):
-    """A branch: it starts after `fork_seq` of its parent branch and ends with `seq`."""
+    """A branch: it starts after `fork_seq` of its parent branch and ends with `seq`.
+
+    Of the parent's own records behind those messages it has those up to number `fork_record`.
+    """
 
     session: SessionId
     number: Number
     parent_id: SessionId | None = None
     parent: Number | None = None
     fork_seq: Seq = 0
+    fork_record: RecordNumber | None = None
     asked_seq: Seq = 0
     seq: Seq
     reason: BranchReason
@@ -156,6 +166,34 @@ class MessageLine(ExportLine, frozen=True, kw_only=True, tag="message"):
     metadata: dict[str, JSON] = {}
     provenance: Provenance | None = None
     covers: str | None = None
+
+
+class RecordLine(ExportLine, frozen=True, kw_only=True, tag="record"):
+    """A record: its number on its branch, and the message it lies behind. Small files are in it."""
+
+    session: SessionId
+    branch: Number
+    number: RecordNumber
+    seq: Seq
+    id: Name
+    kind: Name
+    key: Name | None = None
+    at: Timestamp
+    data: JSON = None
+    files: dict[str, File] = {}
+
+
+class StoreRecordLine(ExportLine, frozen=True, kw_only=True, tag="store_record"):
+    """A record of the store. Of one that was `replaced` by a later line only the id is left."""
+
+    scope: Name | None = None
+    kind: Name
+    key: Name | None = None
+    id: Name
+    at: Timestamp | None = None
+    data: JSON = None
+    files: dict[str, File] = {}
+    replaced: bool = False
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -224,7 +262,7 @@ class QueuedLine(ExportLine, frozen=True, kw_only=True, tag="queued"):
 
 
 class DraftLine(ExportLine, frozen=True, kw_only=True, tag="draft"):
-    """A record of a draft: number 0 opens it, each later one appends to it."""
+    """A chunk of a draft: number 0 opens it, each later one appends to it."""
 
     session: SessionId
     turn: Number
@@ -238,14 +276,17 @@ class DraftLine(ExportLine, frozen=True, kw_only=True, tag="draft"):
 
 
 class BlobLine(ExportLine, frozen=True, kw_only=True, tag="blob"):
-    """The bytes of a file, written before the first message that refers to it."""
+    """The bytes of a file, written before the first message or record that refers to it."""
 
     sha256: str
     data: bytes
 
 
 class EndLine(ExportLine, frozen=True, kw_only=True, tag="end"):
-    """The end of a session: repeats its fields and branches, and counts the lines before."""
+    """The end of a session: repeats its fields and branches, and counts the lines before.
+
+    `newest_record` is the highest number that a record of the active branch ever had.
+    """
 
     session: SessionId
     identity: SessionLine
@@ -254,14 +295,17 @@ class EndLine(ExportLine, frozen=True, kw_only=True, tag="end"):
     turns: Count = 0
     rank: Count = 0
     messages: Count = 0
+    newest_record: RecordCount = 0
     lines: Count
     checksum: str
 
 
-Record: TypeAlias = (
+AnyLine: TypeAlias = (
     SessionLine
     | BranchLine
     | MessageLine
+    | RecordLine
+    | StoreRecordLine
     | TurnLine
     | UsageLine
     | QueuedLine
@@ -281,9 +325,9 @@ class FormatVersion(msgspec.Struct, frozen=True):
 # ------------------------------------------------------------------------------------- encoding
 
 
-def encode_line(record: Header | Record) -> bytes:
+def encode_line(line: Header | AnyLine) -> bytes:
     """Return the bytes of a line, including the newline."""
-    data = _escape_surrogates(codec.to_json(record))[:-1]
+    data = _escape_surrogates(codec.to_json(line))[:-1]
     return b'%s,"crc":"%08x"}\n' % (data, crc32(data))
 
 
@@ -300,28 +344,28 @@ def _escape_surrogates(data: bytes) -> bytes:
 # ------------------------------------------------------------------------------------- decoding
 
 
-_decode_record: Callable[[bytes], Record] = msgspec.json.Decoder(Record).decode
+_decode_any: Callable[[bytes], AnyLine] = msgspec.json.Decoder(AnyLine).decode
 
 
-def decode_line(line: bytes) -> Record:
+def decode_line(line: bytes) -> AnyLine:
     """Decode a line; raise `BadLine` unless `encode_line` would write the same bytes."""
     data = _verify_checksum(line)
     try:
-        record = _decode_record(data) if b"\\ud" not in data else _decode_escaped(data)
-        again = _escape_surrogates(codec.to_json(record))
+        found = _decode_any(data) if b"\\ud" not in data else _decode_escaped(data)
+        again = _escape_surrogates(codec.to_json(found))
     except _DECODE_ERRORS:
         raise BadLine("is not a valid line") from None
     if again != data:
         raise BadLine("is not as it was written")
-    return record
+    return found
 
 
-def _decode_escaped(data: bytes) -> Record:
+def _decode_escaped(data: bytes) -> AnyLine:
     """Decode a line that has escaped surrogates, or text that looks like them."""
     plain = codec.encode_text(_ESCAPE.sub(_unescape, data.decode("utf-8")))
     if plain == data:
-        return _decode_record(data)
-    return msgspec.convert(json.loads(codec.decode_text(plain)), Record)  # type: ignore[no-any-return]
+        return _decode_any(data)
+    return msgspec.convert(json.loads(codec.decode_text(plain)), AnyLine)  # type: ignore[no-any-return]
 
 
 def decode_header(line: bytes) -> Header:
@@ -410,6 +454,48 @@ def message_line(*, session: str, branch: int, turn: int | None, message: Messag
         metadata=message.metadata,
         provenance=message.provenance,
         covers=message.covers,
+    )
+
+
+def record_line(*, session: str, branch: int, number: int, record: Record) -> RecordLine:
+    """Return the line of a stored record (one with `seq` and `created_at`)."""
+    return RecordLine(
+        session=session,
+        branch=branch,
+        number=number,
+        seq=record.seq or 0,
+        id=record.id,
+        kind=record.kind,
+        key=record.key,
+        at=record.created_at or EPOCH,
+        data=record.data,
+        files=record.files,
+    )
+
+
+def store_record_line(record: Record, *, replaced: bool) -> StoreRecordLine:
+    """Return the line of a record of the store, one with a `scope`."""
+    return StoreRecordLine(
+        scope=record.scope or None,
+        kind=record.kind,
+        key=record.key,
+        id=record.id,
+        at=record.created_at,
+        data=record.data,
+        files=record.files,
+        replaced=replaced,
+    )
+
+
+def to_record(line: RecordLine | StoreRecordLine) -> Record:
+    """Return the record of a line."""
+    return Record(
+        line.kind,
+        key=line.key,
+        data=line.data,
+        files=line.files,
+        id=line.id,
+        created_at=line.at,
     )
 
 

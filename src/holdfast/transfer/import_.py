@@ -16,7 +16,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
 from holdfast import ids
-from holdfast.errors import ReadOnly
+from holdfast.errors import Invalid, ReadOnly
+from holdfast.operations.record_import import (
+    ImportedStoreRecord,
+    StoreRecordResult,
+    import_store_records,
+)
 from holdfast.operations.session_import import (
     ImportedSession,
     ImportResult,
@@ -24,21 +29,28 @@ from holdfast.operations.session_import import (
     restore_list_order,
 )
 from holdfast.storage.protocol import Backend, Operation
+from holdfast.storage.rows import StoreRecordRow
 from holdfast.transfer.export import Progress
+from holdfast.transfer.format import BadLine, StoreRecordLine, to_record
 from holdfast.transfer.import_file import ImportFile
 from holdfast.transfer.session_reader import (
     FileSource,
     NotImportable,
     check_branch_starts,
+    encode_record,
     missing_parents,
+    read_line,
     read_session,
+    with_newest_records,
 )
 from holdfast.transfer.survey import Section, Survey, Surveyor
+from holdfast.validation import check_name
 from holdfast.values import Damage, ImportReport
 
 T = TypeVar("T")
 _PROGRESS_BYTES: Final = 256 * 1024
 _REORDER_BATCH_SESSIONS: Final = 500
+_BATCH_STORE_RECORDS: Final = 100
 
 
 def import_(backend: Backend, path: str, progress: Progress | None, *, trust: bool) -> ImportReport:
@@ -122,10 +134,11 @@ class _Import:
         self._meter = meter
         self._damage = dict(survey.damage)
         self._other_damage = list(survey.other_damage)
-        self._result = ImportResult([], 0, [], [], [])
+        self._result = ImportResult()
+        self._store_records = StoreRecordResult()
 
     def run(self) -> ImportReport:
-        """Import family after family, then set the order in which lists show them."""
+        """Import family after family, set the order in which lists show them, then the records."""
         total = self._result
         for family in _families(self._survey.sections):
             self._import_family(family)
@@ -137,13 +150,17 @@ class _Import:
                 restore_list_order(sessions[first : first + _REORDER_BATCH_SESSIONS]),
                 self._meter,
             )
+        self._import_store_records()
         self._meter.finish()
         damage = [self._damage[number] for number in sorted(self._damage)]
         return ImportReport(
             sessions=len(sessions),
             messages=total.messages,
+            records=total.records,
             skipped=tuple(total.skipped),
             damage=(*damage, *self._other_damage, *total.damage),
+            store_records=self._store_records.added,
+            records_left_out=self._store_records.left_out,
             redacted=self._survey.header.redacted,
             trusted=self._trust,
             demotions=tuple(total.demotions),
@@ -157,6 +174,7 @@ class _Import:
         total = self._result
         total.sessions += imported.sessions
         total.messages += imported.messages
+        total.records += imported.records
         total.skipped += imported.skipped
         total.damage += imported.damage
         total.demotions += imported.demotions
@@ -184,11 +202,56 @@ class _Import:
                 self._record_skipped(session.source_id, error)
             else:
                 found[session.source_id] = session
-        return list(found.values())
+        return with_newest_records(list(found.values()))
+
+    def _import_store_records(self) -> None:
+        """Import the records of the store; of a file that is not trusted, count them."""
+        lines = self._survey.store_records
+        if not self._trust:
+            found = (self._store_record_line(offset) for _, offset in lines)
+            self._store_records.left_out = sum(not line.replaced for line in found)
+            return
+        source = FileSource(self._source, self._survey, self._meter.advance, trust=True)
+        for first in range(0, len(lines), _BATCH_STORE_RECORDS):
+            batch = list(
+                self._read_store_records(lines[first : first + _BATCH_STORE_RECORDS], source)
+            )
+            imported = run_without_deadline(
+                self._backend, import_store_records(batch, source), self._meter
+            )
+            self._store_records.added += imported.added
+            self._store_records.left_out += imported.left_out
+            self._other_damage += imported.damage
+
+    def _read_store_records(
+        self, lines: Sequence[tuple[int, int]], source: FileSource
+    ) -> Iterator[ImportedStoreRecord]:
+        for number, offset in lines:
+            try:
+                yield _store_record(self._store_record_line(offset), source)
+            except (BadLine, Invalid) as error:
+                self._damage[number] = Damage(what=f"line {number} {error}", blocking=False)
+
+    def _store_record_line(self, offset: int) -> StoreRecordLine:
+        return read_line(self._source, offset, StoreRecordLine)
 
     def _record_skipped(self, name: str, why: NotImportable) -> None:
         what = f"the session was not imported: {why}"
         self._other_damage.append(Damage(what=what, session_id=name))
+
+
+def _store_record(line: StoreRecordLine, source: FileSource) -> ImportedStoreRecord:
+    """Return the row of a record of the store; raise `Invalid` or `BadLine` if it is not valid."""
+    item = encode_record(to_record(line), source.blob_size)
+    if line.scope is not None:
+        check_name(line.scope, "scope")
+    if line.at is None and not line.replaced:
+        raise BadLine("has no time")
+    body = None if line.replaced else item.body
+    row = StoreRecordRow.create(line.scope, line.kind, line.key, line.id, body)
+    if line.replaced:
+        return ImportedStoreRecord(row=row)
+    return ImportedStoreRecord(row=row, blobs=item.blobs, blob_refs=item.blob_refs)
 
 
 def _families(sections: dict[str, Section]) -> Iterator[list[Section]]:

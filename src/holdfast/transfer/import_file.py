@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Self
 import msgspec
 
 from holdfast.errors import Invalid, StoreUnavailable, TooLarge, system_error
-from holdfast.transfer.format import MAX_LINE_BYTES, BadLine, Record, decode_line
+from holdfast.transfer.format import MAX_LINE_BYTES, AnyLine, BadLine, decode_line
 
 _FIRST_READ_BYTES: Final = 64 * 1024
 _BUFFER_BYTES: Final = 1024 * 1024
@@ -117,7 +117,7 @@ class ImportFile:
             if piece.endswith(b"\n") or not piece:
                 return data if held is None else b"".join(held), length, bool(piece)
 
-    def record(self, offset: int) -> Record:
+    def line_at(self, offset: int) -> AnyLine:
         """Decode again a line that was valid in the first pass."""
         with io.BufferedReader(_FileRange(self, offset, self.size), _FIRST_READ_BYTES) as reader:
             data, _, _ = self._read_line(reader, 0)

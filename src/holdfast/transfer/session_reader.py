@@ -19,6 +19,7 @@ from holdfast.errors import Invalid, StoreUnavailable
 from holdfast.operations.session_fields import check_fields, to_row
 from holdfast.operations.session_import import (
     ImportedMessage,
+    ImportedRecord,
     ImportedSession,
     ImportItem,
     NewBranch,
@@ -27,14 +28,16 @@ from holdfast.operations.session_import import (
     imported_message,
     placeholder_message,
 )
-from holdfast.storage.rows import QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
+from holdfast.storage.rows import QueueRow, RecordRow, SessionRow, ToolRow, TurnRow, UsageRow
 from holdfast.transfer.demotion import (
     demote_message,
     demote_parts,
+    demote_record,
     demote_session,
     import_provenance,
 )
 from holdfast.transfer.format import (
+    AnyLine,
     BadLine,
     BlobLine,
     BranchLine,
@@ -42,20 +45,22 @@ from holdfast.transfer.format import (
     EndLine,
     MessageLine,
     QueuedLine,
-    Record,
+    RecordLine,
     SessionLine,
+    StoreRecordLine,
     TurnLine,
     UsageLine,
     decode_line,
     from_money,
     to_message,
+    to_record,
 )
 from holdfast.transfer.import_file import ImportFile, RawLine
 from holdfast.transfer.survey import Section, Survey
-from holdfast.values import Damage, Holder, MeasuredTokens, Message, Usage
+from holdfast.values import Damage, Holder, MeasuredTokens, Message, Record, Usage
 
 T = TypeVar("T")
-L = TypeVar("L", EndLine, SessionLine)
+L = TypeVar("L", EndLine, SessionLine, StoreRecordLine)
 C = TypeVar("C", Usage, MeasuredTokens)
 _UNKNOWN_HOLDER: Final = Holder("?", 0, "", "", "")
 _MIN_TIME_US: Final = -50_000_000_000_000_000  # Microseconds; in the year 385.
@@ -77,8 +82,10 @@ def read_session(
 
     Without `trust` its fields are demoted.
     """
-    end = _read_again(source, section.end_at, EndLine)
-    session_line = section.identity or _read_again(source, section.identity_at, SessionLine)
+    end = None if section.end_at is None else read_line(source, section.end_at, EndLine)
+    session_line = section.identity
+    if session_line is None and section.identity_at is not None:
+        session_line = read_line(source, section.identity_at, SessionLine)
     lines = section.branches
     if end is not None:
         session_line = session_line or end.identity
@@ -107,6 +114,7 @@ def read_session(
         turns=0 if end is None else min(end.turns, source.size),
         updated_at=_updated_at(end, branches),
         rank=0 if end is None else end.rank,
+        newest_record=0 if end is None else end.newest_record,
         demotion=demotion,
     )
 
@@ -118,14 +126,12 @@ def _updated_at(end: EndLine | None, branches: Sequence[NewBranch]) -> int:
     return newest if updated_at is None else max(_MIN_TIME_US, to_micros(updated_at))
 
 
-def _read_again(source: ImportFile, offset: int | None, kind: type[L]) -> L | None:
-    """Decode again a line that was valid in the first pass; `None` if there was none."""
-    if offset is None:
-        return None
-    record = source.record(offset)
-    if not isinstance(record, kind):
+def read_line(source: ImportFile, offset: int, kind: type[L]) -> L:
+    """Decode again a line that was valid in the first pass."""
+    found = source.line_at(offset)
+    if not isinstance(found, kind):
         raise StoreUnavailable(f"{source.path} was changed while it was read; import it again.")
-    return record
+    return found
 
 
 def _session_row(name: str, line: SessionLine | None, created_at: int) -> SessionRow:
@@ -148,7 +154,8 @@ def _session_row(name: str, line: SessionLine | None, created_at: int) -> Sessio
 def _branch(session: str, line: BranchLine) -> NewBranch:
     if line.session != session:
         raise NotImportable(f"its branch {line.number} belongs to another session")
-    consistent = (line.parent is None) == (line.parent_id is None) == (line.fork_seq == 0)
+    at_start = line.fork_seq == 0 and line.fork_record is None
+    consistent = (line.parent is None) == (line.parent_id is None) == at_start
     if not consistent or line.seq < line.fork_seq:
         raise NotImportable(f"its branch {line.number} has an invalid start")
     parent = None
@@ -167,6 +174,7 @@ def _branch(session: str, line: BranchLine) -> NewBranch:
         reason=line.reason,
         created_at=created_at,
         token=_check_token(line.token),
+        fork_record=line.fork_record,
     )
 
 
@@ -177,14 +185,20 @@ def _check_numbers(branches: list[NewBranch], *, is_stub: bool) -> None:
 
 
 def check_branch_starts(session: ImportedSession, known: Mapping[str, ImportedSession]) -> None:
-    """Raise `NotImportable` unless each branch starts after a message of an earlier branch."""
+    """Raise `NotImportable` unless each branch starts on an earlier one, in what that one has.
+
+    That is one of its messages or, with a `fork_record`, its own start.
+    """
     own: dict[int, NewBranch] = {}
     for branch in session.branches:
         if branch.parent is not None:
             name, number = branch.parent
             others = known[name].branches if name in known else ()
             parent = own.get(number) if name == session.source_id else _find_branch(others, number)
-            if parent is None or not parent.fork_seq < branch.fork_seq <= parent.last_seq:
+            before = branch.fork_seq + (branch.fork_record is not None)
+            if parent is None or not (
+                parent.fork_seq < before and branch.fork_seq <= parent.last_seq
+            ):
                 raise NotImportable(
                     f"its branch {branch.number} starts at a message that does not exist"
                 )
@@ -193,6 +207,28 @@ def check_branch_starts(session: ImportedSession, known: Mapping[str, ImportedSe
 
 def _find_branch(branches: Iterable[NewBranch], number: int) -> NewBranch | None:
     return next((branch for branch in branches if branch.number == number), None)
+
+
+def with_newest_records(sessions: Sequence[ImportedSession]) -> list[ImportedSession]:
+    """Return the sessions with every number taken up to which a branch has records of them.
+
+    A record stored later on such a branch must not become one that another has from it.
+    """
+    shared: dict[tuple[str, int], int] = {}
+    for branch in (branch for session in sessions for branch in session.branches):
+        if branch.parent is not None:
+            known = shared.get(branch.parent, 0)
+            shared[branch.parent] = max(known, branch.fork_record or 0)
+    return [
+        msgspec.structs.replace(
+            session,
+            newest_record=max(
+                session.newest_record,
+                shared.get((session.source_id, session.branches[-1].number), 0),
+            ),
+        )
+        for session in sessions
+    ]
 
 
 def missing_parents(sessions: Sequence[ImportedSession]) -> list[ImportedSession]:
@@ -257,12 +293,12 @@ class FileSource:
 
     def blob(self, sha256: str) -> bytes | None:
         """Return a blob; `None` if the file does not have it."""
-        found = self._survey.blobs.get(bytes.fromhex(sha256))
-        if found is None:
+        place = self._survey.blobs.get(bytes.fromhex(sha256))
+        if place is None:
             return None
-        record = self._source.record(found[0])
-        fits = isinstance(record, BlobLine) and codec.sha256_hex(record.data) == sha256
-        return record.data if isinstance(record, BlobLine) and fits else None
+        found = self._source.line_at(place[0])
+        fits = isinstance(found, BlobLine) and codec.sha256_hex(found.data) == sha256
+        return found.data if isinstance(found, BlobLine) and fits else None
 
     def blob_size(self, sha256: str) -> int | None:
         """Return the size of a blob; `None` if the file does not have it."""
@@ -290,27 +326,32 @@ class FileSource:
     def _decode_item(
         self, session: str, line: RawLine, reader: _RowDecoder, filler: _GapFiller
     ) -> Iterator[ImportItem]:
-        record: Record | None = None
+        found: AnyLine | None = None
         try:
-            record = decode_line(line.data)
-            if isinstance(record, BlobLine) or record.session != session:
+            found = decode_line(line.data)
+            if isinstance(found, BlobLine | StoreRecordLine) or found.session != session:
                 return
-            if isinstance(record, MessageLine):
-                yield from filler.message(reader.message(record))
-            elif isinstance(record, BranchLine):
-                yield from filler.advance_to(record.number)
-            elif isinstance(record, TurnLine | UsageLine | QueuedLine | DraftLine):
+            if isinstance(found, MessageLine):
+                yield from filler.message(reader.message(found))
+            elif isinstance(found, RecordLine):
+                yield from filler.record(reader.record(found))
+            elif isinstance(found, BranchLine):
+                yield from filler.advance_to(found.number)
+            elif isinstance(found, TurnLine | UsageLine | QueuedLine | DraftLine):
                 yield from filler.finish()
-                yield reader.other_row(record)
+                yield reader.other_row(found)
         except (BadLine, Invalid) as error:
-            if record is not None:
+            if found is not None:
                 what = f"line {line.number} {error}"
                 self.damaged[line.number] = Damage(what=what, session_id=session)
             filler.keep_bad_line(line)
 
 
 class _GapFiller:
-    """Passes on messages in order of seq, and inserts placeholders for missing ones."""
+    """Passes on messages in order of seq, and inserts placeholders for missing ones.
+
+    Records are passed on behind their messages, in order of their numbers, which may have gaps.
+    """
 
     def __init__(
         self,
@@ -326,6 +367,7 @@ class _GapFiller:
         self._bad_lines: list[RawLine] = []
         self._bad_bytes = 0
         self._next_seq = 1 if not session.branches else session.branches[0].fork_seq + 1
+        self._last_record = 0
 
     def keep_bad_line(self, line: RawLine) -> None:
         """Keep a line that cannot be read: it may be the next message that is missing."""
@@ -338,21 +380,40 @@ class _GapFiller:
         while self._open_branches and self._open_branches[0].number < number:
             yield from self._fill(self._open_branches[0].last_seq)
             self._open_branches.pop(0)
+            self._last_record = 0
             self._next_seq = self._open_branches[0].fork_seq + 1 if self._open_branches else 0
 
     def message(self, item: ImportedMessage) -> Iterator[ImportedMessage]:
         """Return a message, after placeholders for those missing before it."""
-        yield from self.advance_to(item.branch)
         branch, seq = self._branches.get(item.branch), item.row.seq
         if branch is None or seq > branch.last_seq:
             return  # Beyond what the branches of the file use.
-        current = self._open_branches[0].number if self._open_branches else 0
-        if item.branch != current or seq < self._next_seq:
+        yield from self.advance_to(item.branch)
+        if not self._is_current(branch) or seq < self._next_seq:
             raise BadLine("is out of order")
         yield from self._fill(seq - 1)
         self._drop_bad_lines()
         self._next_seq = seq + 1
         yield item
+
+    def record(self, item: ImportedRecord) -> Iterator[ImportedMessage | ImportedRecord]:
+        """Return a record, after placeholders for the messages missing before it."""
+        branch, row = self._branches.get(item.branch), item.row
+        if branch is None or row.seq > branch.last_seq:
+            return
+        if branch.last_record is not None and row.number > branch.last_record:
+            return
+        yield from self.advance_to(item.branch)
+        is_next = row.seq >= self._next_seq - 1 and row.number > self._last_record
+        if not self._is_current(branch) or not is_next:
+            raise BadLine("is out of order")
+        yield from self._fill(row.seq)
+        self._drop_bad_lines()
+        self._last_record = row.number
+        yield item
+
+    def _is_current(self, branch: NewBranch) -> bool:
+        return bool(self._open_branches) and self._open_branches[0].number == branch.number
 
     def finish(self) -> Iterator[ImportedMessage]:
         """Return placeholders for what is missing of the remaining branches."""
@@ -412,6 +473,18 @@ class _RowDecoder:
             found, was_system=given.role == "system", was_raw=given.parts != demoted.parts
         )
 
+    def record(self, line: RecordLine) -> ImportedRecord:
+        """Return the row of a record."""
+        record = to_record(line)
+        item = encode_record(record if self._trust else demote_record(record), self._blob_size)
+        name = item.record.kind, item.record.key
+        return ImportedRecord(
+            branch=line.branch,
+            row=RecordRow.create(line.number, line.seq, item.id, name, item.body),
+            blobs=item.blobs,
+            blob_refs=item.blob_refs,
+        )
+
     def other_row(self, line: TurnLine | UsageLine | QueuedLine | DraftLine) -> ImportItem:
         """Return the row of a turn, usage, queued message or draft."""
         if isinstance(line, TurnLine):
@@ -442,6 +515,13 @@ class _RowDecoder:
         codec.check_part_count(message)
         codec.check_file_sizes(message, self._blob_size)
         return item
+
+
+def encode_record(record: Record, blob_size: Callable[[str], int | None]) -> codec.EncodedRecord:
+    """Validate and encode a record like one that is appended."""
+    item = codec.encode_record(record, EPOCH)
+    codec.check_file_sizes(record, blob_size)
+    return item
 
 
 def _usage_row(line: UsageLine, measured: MeasuredTokens) -> UsageRow:

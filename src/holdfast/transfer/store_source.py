@@ -1,9 +1,10 @@
 """The sessions of one store as the source of a copy, row by row.
 
 It implements the same protocol as an import file. Rows are decoded only to check that they can be:
-the bytes of a message, a draft or a queued message are copied as they were stored. A message that
-cannot be read becomes the placeholder that a reader would get, and is reported. An open turn is
-copied without its lease, which stays with the holder in the source store.
+the bytes of a message, a record, a draft or a queued message are copied as they were stored. A
+message that cannot be read becomes the placeholder that a reader would get, and is reported; a
+record is left out, and reported. An open turn is copied without its lease, which stays with the
+holder in the source store.
 
 A `SessionDigest` identifies the content of a session in any store: equal sessions have equal
 digests.
@@ -24,9 +25,12 @@ from holdfast.operations import residue
 from holdfast.operations.append import preview_of
 from holdfast.operations.history import DamageCallback, check_row, damage_of, damaged_message
 from holdfast.operations.queue import blob_reader, queued_message
+from holdfast.operations.record_import import ImportedStoreRecord
+from holdfast.operations.records import branch_records, read_record
 from holdfast.operations.session_copy import without_lease
 from holdfast.operations.session_import import (
     ImportedMessage,
+    ImportedRecord,
     ImportedSession,
     ImportItem,
     NewBranch,
@@ -42,10 +46,12 @@ from holdfast.storage.rows import (
     HeadRow,
     MessageRow,
     QueueRow,
+    RecordRow,
     SessionRow,
+    StoreRecordRow,
     UsageRow,
 )
-from holdfast.transfer.export import ExportPlan
+from holdfast.transfer.export import ExportPlan, PlannedBranch
 from holdfast.values import Damage
 
 _PAGE_MESSAGES: Final = 200
@@ -64,6 +70,7 @@ class SessionDigest(msgspec.Struct, frozen=True, kw_only=True):
     is_stub: bool
     digest: bytes
     messages: int
+    records: int
     turns: int
     queued: int
     interrupted: bool
@@ -88,7 +95,7 @@ class StoreSource:
         self._report = report
         self._step = step
         self._branches: dict[tuple[str, int], BranchRow] = {}
-        self._blob_checks: dict[bytes, bool] = {} if sound is None else sound
+        self.blob_checks: dict[bytes, bool] = {} if sound is None else sound
 
     # ------------------------------------------------------------------------- fields and branches
 
@@ -111,10 +118,12 @@ class StoreSource:
             families.append([self.imported_session(row, branches[row.n]) for row in rows if row])
         return families
 
-    def imported_session(self, row: SessionRow, branches: Sequence[BranchRow]) -> ImportedSession:
+    def imported_session(
+        self, row: SessionRow, branches: Sequence[PlannedBranch]
+    ) -> ImportedSession:
         """Return the fields and branches of a session, as an import takes them."""
         head = self._snapshot.head(row.n)
-        self._branches |= {(row.id, branch.number): branch for branch in branches}
+        self._branches |= {(row.id, branch.row.number): branch.row for branch in branches}
         return ImportedSession(
             source_id=row.id,
             row=row,
@@ -122,10 +131,12 @@ class StoreSource:
             turns=0 if head is None else head.turns,
             updated_at=row.created_at if head is None else head.updated_at,
             rank=0,
+            newest_record=0 if head is None else head.records or 0,
             preview=None if head is None else preview_of(head),
         )
 
-    def _branch(self, row: BranchRow) -> NewBranch:
+    def _branch(self, branch: PlannedBranch) -> NewBranch:
+        row = branch.row
         parent = None if row.parent is None else self._snapshot.find_branch(row.parent)
         return NewBranch(
             number=row.number,
@@ -136,19 +147,22 @@ class StoreSource:
             reason=row.reason,
             created_at=row.created_at,
             token=row.token,
+            fork_record=row.fork_record,
+            last_record=branch.last_record,
         )
 
-    def find(self, id: str, reach: Mapping[int, int] | None) -> ImportedSession | None:
-        """Find a session by its id; `reach` limits a stub to these branches and last seqs."""
+    def find(self, id: str, reach: Sequence[NewBranch]) -> ImportedSession | None:
+        """Find a session by its id; a stub is limited to these branches and where they end."""
         row = self._snapshot.find_session(id=id, stubs=True)
         if row is None:
             return None
-        branches = self._snapshot.all_branches(row.n)
-        if reach is not None and row.purged_at is not None:
+        branches = [PlannedBranch(branch) for branch in self._snapshot.all_branches(row.n)]
+        if row.purged_at is not None:
+            ends = {branch.number: branch for branch in reach}
             branches = [
-                msgspec.structs.replace(branch, last_seq=min(branch.last_seq, reach[branch.number]))
+                _limited(branch.row, ends[branch.row.number])
                 for branch in branches
-                if branch.number in reach
+                if branch.row.number in ends
             ]
         return self.imported_session(row, branches)
 
@@ -157,6 +171,7 @@ class StoreSource:
     def items(self, session: ImportedSession) -> Iterator[ImportItem]:
         """Return the content of a session, in the order of an import."""
         yield from self.messages(session)
+        yield from self.records(session)
         if not session.is_stub:
             yield from self.turns(session)
             yield from self.usage(session)
@@ -201,6 +216,36 @@ class StoreSource:
         # A large part is a blob itself: the files it names are not in the body.
         return tuple(dict.fromkeys([*residue.blob_hashes(row.body), *codec.file_hashes(message)]))
 
+    def records(self, session: ImportedSession) -> Iterator[ImportedRecord]:
+        """Return the records of each branch, up to its ends; those that cannot be read as lost."""
+        for branch in session.branches:
+            n = self._branches[session.source_id, branch.number].n
+            for row in branch_records(self._snapshot, branch.own(n)):
+                yield self._record(session, branch.number, row)
+
+    def _record(self, session: ImportedSession, branch: int, row: RecordRow) -> ImportedRecord:
+        try:
+            read_record(self._snapshot, row)
+        except Damaged as error:
+            self._report(damage_of(error, session.source_id, row.seq))
+            return ImportedRecord(branch=branch, row=row, lost=True)
+        return ImportedRecord(branch=branch, row=row, blob_refs=_record_blobs(row))
+
+    def has_store_record(self, id: str) -> bool:
+        """True if the store has a record of its own with this id, or had it."""
+        return bool(self._snapshot.store_record_ids([id]))
+
+    def store_record(self, row: StoreRecordRow) -> ImportedStoreRecord | None:
+        """Return a record of the store as an import takes it; `None` if it cannot be read."""
+        if row.body is None:
+            return ImportedStoreRecord(row=row)
+        try:
+            read_record(self._snapshot, row)
+        except Damaged as error:
+            self._report(Damage(what=str(error), blocking=False))
+            return None
+        return ImportedStoreRecord(row=row, blob_refs=_record_blobs(row))
+
     def turns(self, session: ImportedSession) -> Iterator[NewTurn]:
         """Return the turns, read one by one because there may be very many."""
         for number in range(1, session.turns + 1):
@@ -241,8 +286,8 @@ class StoreSource:
         head = self._snapshot.head(session.row.n)
         if head is None or head.open_turn is None:
             return
-        for number, record in enumerate(self._snapshot.draft(session.row.n, head.open_turn)):
-            yield NewDraft(head.open_turn, number, record, None)
+        for number, chunk in enumerate(self._snapshot.draft(session.row.n, head.open_turn)):
+            yield NewDraft(head.open_turn, number, chunk, None)
 
     # --------------------------------------------------------------------------------- digests
 
@@ -256,18 +301,22 @@ class StoreSource:
         digest.update(
             codec.to_json((row, session.branches, None if head is None else _head_state(head)))
         )
-        messages = turns = queued = 0
+        messages = records = turns = queued = 0
         for item in self.items(session):
+            if isinstance(item, ImportedRecord) and item.lost:
+                continue
             messages += isinstance(item, ImportedMessage)
+            records += isinstance(item, ImportedRecord)
             turns += isinstance(item, NewTurn)
             queued += isinstance(item, QueueRow)
             digest.update(codec.to_json(self._digest_input(item)))
-            if isinstance(item, ImportedMessage):
+            if isinstance(item, ImportedMessage | ImportedRecord):
                 digest.update(item.row.body)
         return SessionDigest(
             is_stub=session.is_stub,
             digest=digest.digest(),
             messages=messages,
+            records=records,
             turns=turns,
             queued=queued,
             interrupted=head is not None and head.open_turn is not None,
@@ -289,19 +338,36 @@ class StoreSource:
         if isinstance(item, ImportedMessage):
             row, own = item.row, dict(item.blobs)
             names = sorted({*own, *item.blob_refs})
-            files = [(name, name in own or self._is_intact(name)) for name in names]
+            files = [(name, name in own or self.is_intact(name)) for name in names]
             return ("message", item.branch, row.seq, row.id, row.turn, len(row.body), files)
+        if isinstance(item, ImportedRecord):
+            kept = item.row
+            columns = (item.branch, kept.number, kept.seq, kept.id, kept.kind, kept.key)
+            files = [(name, self.is_intact(name)) for name in sorted(item.blob_refs)]
+            return ("record", *columns, len(kept.body), files)
         if isinstance(item, QueueRow):
             attached = [name for name, _ in item.blobs]
             return ("queued", item.id, item.created_at, item.body, attached, item.held)
         return (_DIGEST_TAGS[type(item)], item)
 
-    def _is_intact(self, name: str) -> bool:
+    def is_intact(self, name: str) -> bool:
         """True if a blob exists and matches its hash; each is read only once."""
         key = bytes.fromhex(name)
-        if key not in self._blob_checks:
-            self._blob_checks[key] = self.blob(name) is not None
-        return self._blob_checks[key]
+        if key not in self.blob_checks:
+            self.blob_checks[key] = self.blob(name) is not None
+        return self.blob_checks[key]
+
+
+def _limited(row: BranchRow, end: NewBranch) -> PlannedBranch:
+    """Return a branch of a stub that ends where another one does, or earlier."""
+    last_seq = min(row.last_seq, end.last_seq)
+    return PlannedBranch(msgspec.structs.replace(row, last_seq=last_seq), end.last_record)
+
+
+def _record_blobs(row: RecordRow | StoreRecordRow) -> tuple[str, ...]:
+    """Return the hashes of a record's blobs, each once."""
+    data, files = codec.record_blob_hashes(row.body or b"")
+    return tuple(dict.fromkeys((*data, *files)))
 
 
 def _head_state(head: HeadRow) -> tuple[object, ...]:
@@ -316,4 +382,5 @@ def _head_state(head: HeadRow) -> tuple[object, ...]:
         head.cost,
         preview_of(head),
         head.queued,
+        *(() if head.records is None else (head.records,)),
     )

@@ -4,8 +4,9 @@ Nothing is stored yet. A file is refused if it is not an export, comes from a ne
 content that no export has (a line too long or nested too deep, more messages claimed than fit into
 the file). A damaged line is recorded.
 
-Of each session only the offsets of its lines and the sessions that its branches start in are kept:
-memory grows with the number of sessions and blobs, not with their messages.
+Of each session only the offsets of its lines and the sessions that its branches start in are kept,
+of a record of the store its offset: memory grows with the number of sessions and blobs, not with
+their messages.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from holdfast.transfer.format import (
     MAX_HEADER_BYTES,
     MAX_LINE_DEPTH,
     VERSION,
+    AnyLine,
     BadLine,
     BlobLine,
     BranchLine,
@@ -29,8 +31,9 @@ from holdfast.transfer.format import (
     FormatVersion,
     Header,
     MessageLine,
-    Record,
+    RecordLine,
     SessionLine,
+    StoreRecordLine,
     decode_header,
     decode_line,
     is_too_deep,
@@ -41,6 +44,7 @@ from holdfast.values import Damage
 MAX_DAMAGED_LINES: Final = 10_000
 _MAX_SESSIONS: Final = 1_000_000
 _MAX_BLOBS: Final = 10_000_000
+_MAX_STORE_RECORDS: Final = 10_000_000
 _MIN_MESSAGE_BYTES: Final = 64
 _NOT_AN_EXPORT: Final = "is not an export of Holdfast; nothing was imported."
 
@@ -63,6 +67,7 @@ class Section(msgspec.Struct):
     parents: tuple[str, ...] = ()
     last_seq: int = 0
     messages: int = 0
+    records: int = 0
     truncated: bool = False
 
 
@@ -72,6 +77,7 @@ class Survey(msgspec.Struct):
     header: Header
     sections: dict[str, Section]
     blobs: dict[bytes, tuple[int, int]]  # the offset and the size of each
+    store_records: list[tuple[int, int]]  # the number and the offset of each line
     damage: dict[int, Damage]
     other_damage: list[Damage]
 
@@ -85,6 +91,7 @@ class Surveyor:
         self._header = _read_header(source)
         self._sections: dict[str, Section] = {}
         self._blobs: dict[bytes, tuple[int, int]] = {}
+        self._store_records: list[tuple[int, int]] = []
         self._damage: dict[int, Damage] = {}
         self._other_damage: list[Damage] = []
         self._section: Section | None = None
@@ -92,7 +99,7 @@ class Surveyor:
         self._unassigned: tuple[int, int] | None = None
         self._lines = self._checksum = self._bad_lines = 0  # Since the last session ended.
         self._live_sessions = self._claimed_messages = 0
-        self._used_branches: set[int] = set()  # The branches that have messages.
+        self._used_branches: set[int] = set()  # The branches that have messages or records.
 
     def add(self, line: RawLine) -> None:
         """Check the next line."""
@@ -103,29 +110,29 @@ class Surveyor:
                 f"line {line.number} is nested more than {MAX_LINE_DEPTH} levels deep; "
                 "nothing was imported."
             )
-        record = self._decode(line)
+        found = self._decode(line)
         self._lines += 1
         self._checksum = crc32(line.data, self._checksum)
         if self._section is None:
             self._unassigned = self._unassigned or (line.offset, line.number)
             return
         self._section.stop = line.offset + line.length
-        if isinstance(record, EndLine):
+        if isinstance(found, EndLine):
             self._close()
         else:
-            self._section.truncated = record is not None or not line.complete
+            self._section.truncated = found is not None or not line.complete
 
-    def _decode(self, line: RawLine) -> Record | None:
+    def _decode(self, line: RawLine) -> AnyLine | None:
         try:
             if not line.complete:
                 raise BadLine("is cut off")  # noqa: TRY301
-            record = decode_line(line.data)
-            self._add_record(line, record)
+            found = decode_line(line.data)
+            self._add_line(line, found)
         except BadLine as error:
             self._bad_lines += 1
             self._record_damage(line.number, str(error))
             return None
-        return record
+        return found
 
     def _record_damage(self, number: int, why: str) -> None:
         """Record a damaged line; raise `Invalid` if there are too many."""
@@ -150,36 +157,61 @@ class Surveyor:
         if missing > 0:
             what = "a session is" if missing == 1 else f"{missing} sessions are"
             self._other_damage.append(Damage(what=f"{what} missing at the end"))
-        return Survey(self._header, self._sections, self._blobs, self._damage, self._other_damage)
+        # From a redacted file some may have been left out.
+        lost = self._header.store_records - len(self._store_records)
+        if lost > 0 and not self._header.redacted:
+            what = "a record of the store is" if lost == 1 else f"{lost} records of the store are"
+            self._other_damage.append(Damage(what=f"{what} missing at the end"))
+        return Survey(
+            self._header,
+            self._sections,
+            self._blobs,
+            self._store_records,
+            self._damage,
+            self._other_damage,
+        )
 
-    # ------------------------------------------------------------------------------- records
+    # --------------------------------------------------------------------------------- lines
 
-    def _add_record(self, line: RawLine, record: Record) -> None:
-        if isinstance(record, BlobLine):
-            self._blob(line, record)
+    def _add_line(self, line: RawLine, found: AnyLine) -> None:
+        if isinstance(found, BlobLine):
+            self._blob(line, found)
             return
-        section = self._section_for(line, record.session)
-        if isinstance(record, SessionLine):
-            section.identity, section.identity_at = record, line.offset
-        elif isinstance(record, BranchLine):
-            section.branches[record.number] = record
-        elif isinstance(record, MessageLine):
+        if isinstance(found, StoreRecordLine):
+            self._store_record(line)
+            return
+        section = self._section_for(line, found.session)
+        if isinstance(found, SessionLine):
+            section.identity, section.identity_at = found, line.offset
+        elif isinstance(found, BranchLine):
+            section.branches[found.number] = found
+        elif isinstance(found, MessageLine):
             section.messages += 1
-            self._used_branches.add(record.branch)
-        elif isinstance(record, EndLine):
-            self._end(line, section, record)
+            self._used_branches.add(found.branch)
+        elif isinstance(found, RecordLine):
+            section.records += 1
+            self._used_branches.add(found.branch)
+        elif isinstance(found, EndLine):
+            self._end(line, section, found)
 
-    def _blob(self, line: RawLine, record: BlobLine) -> None:
-        if (
-            not validation.is_sha256(record.sha256)
-            or codec.sha256_hex(record.data) != record.sha256
-        ):
+    def _blob(self, line: RawLine, found: BlobLine) -> None:
+        if not validation.is_sha256(found.sha256) or codec.sha256_hex(found.data) != found.sha256:
             raise BadLine("does not match its hash")
-        place = (line.offset, len(record.data))
-        self._blobs.setdefault(bytes.fromhex(record.sha256), place)
+        place = (line.offset, len(found.data))
+        self._blobs.setdefault(bytes.fromhex(found.sha256), place)
         if len(self._blobs) > _MAX_BLOBS:
             raise TooLarge(
                 f"line {line.number}: there are more than {_MAX_BLOBS} blobs; nothing was imported."
+            )
+
+    def _store_record(self, line: RawLine) -> None:
+        """Note a record of the store; they come behind the last session."""
+        self._close()
+        self._store_records.append((line.number, line.offset))
+        if len(self._store_records) > _MAX_STORE_RECORDS:
+            raise TooLarge(
+                f"line {line.number}: there are more than {_MAX_STORE_RECORDS} records of the "
+                "store; nothing was imported."
             )
 
     def _section_for(self, line: RawLine, session: str) -> Section:
@@ -201,17 +233,17 @@ class Surveyor:
         self._unassigned = None
         return section
 
-    def _end(self, line: RawLine, section: Section, record: EndLine) -> None:
-        missing = record.lines - self._lines
+    def _end(self, line: RawLine, section: Section, found: EndLine) -> None:
+        missing = found.lines - self._lines
         if missing > 0:
             what = f"{missing} lines are missing before line {line.number}"
             self._other_damage.append(Damage(what=what, session_id=section.id))
-        elif not self._bad_lines and record.checksum != f"{self._checksum:08x}":
+        elif not self._bad_lines and found.checksum != f"{self._checksum:08x}":
             what = f"the lines before line {line.number} are not those that were exported"
             self._other_damage.append(Damage(what=what, session_id=section.id))
         section.end_at = line.offset
-        section.identity = section.identity or record.identity
-        section.branches = {branch.number: branch for branch in record.branches}
+        section.identity = section.identity or found.identity
+        section.branches = {branch.number: branch for branch in found.branches}
 
     def _close(self) -> None:
         """Finish a section; drop what can be read again from its last line."""
@@ -231,7 +263,7 @@ class Surveyor:
         section.last_seq = max((branch.seq for branch in branches), default=0)
         section.parents = tuple(dict.fromkeys(b.parent_id for b in foreign if b.parent_id))
         for number in sorted(used - section.branches.keys()):
-            what = f"the start of branch {number} was lost; its messages were not imported"
+            what = f"the start of branch {number} was lost; it was not imported"
             self._other_damage.append(Damage(what=what, session_id=section.id))
         section.truncated = False
         self._live_sessions += section.identity is None or section.identity.purged_at is None
@@ -272,6 +304,6 @@ def _read_header(source: ImportFile) -> Header:
         to_micros(header.exported_at)
     except BadLine as error:
         raise Invalid(f"line 1 of {source.path} {error}; nothing was imported.") from None
-    if header.version != VERSION:
+    if header.version < 1:
         raise Invalid(f"{source.path} {_NOT_AN_EXPORT}")
     return header

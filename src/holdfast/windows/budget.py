@@ -224,7 +224,7 @@ def _shorten_longest(blocks: list[MessageBlock], limits: WindowLimits, notes: li
         over -= amount - _result_cost(shorter, limits.count)
         if shorter is not result:
             results_now = {**block.results, call: shorter}
-            blocks[at] = MessageBlock(block.message, results_now, block.message_count)
+            blocks[at] = msgspec.structs.replace(block, results=results_now, tokens=None)
             notes.append(f"the result of call {call!r} was shortened to fit")
 
 

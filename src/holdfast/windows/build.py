@@ -46,12 +46,14 @@ from holdfast.windows.pairing import (
     sent_count,
 )
 from holdfast.windows.rendering import render
-from holdfast.windows.roles import OrderedMessages, apply_rules
+from holdfast.windows.roles import OrderedMessages, apply_rules, sources_of, split_by_caller
 from holdfast.windows.selection import select_messages
 from holdfast.windows.tokenizers import tokenizer_for
 
 _FIRST_PAGE: Final = 64
 _OVER_BUDGET: Final = "over the budget"
+_BEFORE_USER: Final = "before the first user message"
+_EMPTY: Final = "empty"
 
 
 class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,9 +101,11 @@ def window(session: int, options: WindowOptions, report: DamageCallback) -> Quer
 def window_of(provider: Provider, text: str) -> Window:
     """Return a window of a single user message that belongs to no history."""
     message = Message.user(text)
+    items = [with_valid_unicode(item) for item in format_of(provider).encode(message)]
     return Window(
         provider=provider,
-        messages=tuple(map(with_valid_unicode, format_of(provider).encode(message))),
+        messages=items,
+        sources=((),) * len(items),
         system=None,
         tokens=tokens.of_message(message),
         left_out=(),
@@ -154,12 +158,16 @@ class _WindowBuilder:
             [self._with_file_data(block) for block in lead],
         )
         cost = self._cost(view.summary_message, view.limits, [*lead, *kept])
+        encoded = list(self._encode_all(shaped))
+        sources = tuple(made_of for _, made_of in encoded)
+        unsent = self._unsent([*lead, *kept], out, shaped, sources)
         return Window(
             provider=self._options.provider,
-            messages=tuple(self._encode_all(shaped)),
+            messages=[item for item, _ in encoded],
+            sources=sources,
             system=_to_unicode(self._system(shaped.system)),
             tokens=cost,
-            left_out=self._left_out(view, covered, lead, sum(b.message_count for b in out), shaped),
+            left_out=self._left_out(view, covered, lead, unsent),
             notes=tuple(self._notes(view, cost, lead)),
             call_ids=shaped.call_ids,
         )
@@ -234,15 +242,13 @@ class _WindowBuilder:
         view: _TailFit,
         covered: int,
         lead: Sequence[MessageBlock],
-        out: int,
-        shaped: OrderedMessages,
+        unsent: Counter[str],
     ) -> tuple[LeftOut, ...]:
         """Count the messages of the history that are not in the window, by reason."""
-        counts = Counter(view.left_out)
+        counts = view.left_out + unsent
         hidden = min(view.unread, covered)
         counts["covered by a summary"] += hidden
-        counts[_OVER_BUDGET] += view.unread - hidden + out
-        counts["before the first user message"] += shaped.dropped_before_user
+        counts[_OVER_BUDGET] += view.unread - hidden
         if covered < view.summary_seq <= view.unread:
             counts[_OVER_BUDGET] -= 1  # The summary itself is sent.
         for block in lead:
@@ -250,6 +256,25 @@ class _WindowBuilder:
             if seq <= view.unread:
                 counts["covered by a summary" if seq <= covered else _OVER_BUDGET] -= 1
         return tuple(LeftOut(count, why) for why, count in sorted(counts.items()) if count > 0)
+
+    @staticmethod
+    def _unsent(
+        blocks: Sequence[MessageBlock],
+        out: Sequence[MessageBlock],
+        shaped: OrderedMessages,
+        sources: Sequence[tuple[str, ...]],
+    ) -> Counter[str]:
+        """Count the messages of blocks that no item has, nor the system prompt, by reason."""
+        sent = {source for made_of in sources for source in made_of}
+        sent |= {message.id for message in shaped.system if message.text}
+        kept = sources_of(blocks)
+        return Counter(
+            {
+                _OVER_BUDGET: len(sources_of(out) - kept),
+                _BEFORE_USER: len(shaped.before_user - sent),
+                _EMPTY: len(kept - shaped.before_user - sent),
+            }
+        )
 
     def _notes(self, view: _TailFit, cost: int, lead: Sequence[MessageBlock]) -> Iterator[str]:
         yield from view.fitted.notes
@@ -345,7 +370,7 @@ class _WindowBuilder:
             call: None if result is None else self._result_with_data(result)
             for call, result in block.results.items()
         }
-        return MessageBlock(message, results, block.message_count)
+        return msgspec.structs.replace(block, message=message, results=results)
 
     def _result_with_data(self, result: PairedResult) -> PairedResult:
         if isinstance(result.content, str):
@@ -363,15 +388,28 @@ class _WindowBuilder:
             return file
         return msgspec.structs.replace(file, data=self._snapshot.blob(file.sha256) or None)
 
-    def _encode_all(self, shaped: OrderedMessages) -> list[dict[str, JSON]]:
+    def _encode_all(
+        self, shaped: OrderedMessages
+    ) -> Iterator[tuple[dict[str, JSON], tuple[str, ...]]]:
+        """Encode messages; each item with the ids of the stored messages that it is made of."""
         messages = self._format.make_compatible(shaped.messages)
         if self._options.system and self._format.encode_system is None:
             messages = [Message.system(self._options.system), *messages]
-        return [
-            with_valid_unicode(item)
-            for message in messages
-            for item in self._format.encode(message)
-        ]
+        for message in messages:
+            for made_of, items in self._encode(message, shaped):
+                for item in items:
+                    yield with_valid_unicode(item), made_of
+
+    def _encode(
+        self, message: Message, shaped: OrderedMessages
+    ) -> Iterator[tuple[tuple[str, ...], list[dict[str, JSON]]]]:
+        items, made_of = self._format.encode(message), shaped.sources.get(message.id, ())
+        if len(items) == 1 or len(made_of) <= 1:
+            yield made_of, items
+            return
+        # Each call is an item here, and those that were joined have other sources.
+        for source, piece in split_by_caller(message, shaped.callers):
+            yield (source,), self._format.encode(piece)
 
     def _is_sent(self, message: Message) -> bool:
         """True if this provider is sent anything but thinking of a message without text."""
@@ -379,8 +417,9 @@ class _WindowBuilder:
         items = self._format.encode(msgspec.structs.replace(message, parts=parts))
         return any(map(self._format.has_content, items))
 
-    def _system(self, found: Sequence[str]) -> JSON:
-        text = "\n\n".join(text for text in (self._options.system, *found) if text)
+    def _system(self, found: Sequence[Message]) -> JSON:
+        texts = (self._options.system, *(message.text for message in found))
+        text = "\n\n".join(text for text in texts if text)
         encode = self._format.encode_system
         return encode(text) if text and encode is not None else None
 

@@ -37,10 +37,14 @@ _PENDING: Final = "[no result yet]"
 
 
 class PairedResult(ToolResult, frozen=True):
-    """A result with its provider's notes and its token count, if that was stored."""
+    """A result with its provider's notes and its token count, if that was stored.
+
+    `source` is the id of the message that it is from; None for one that was added.
+    """
 
     notes: tuple[Part, ...] = ()
     tokens: int | None = None
+    source: str | None = None
 
     def with_content(self, content: str | tuple[Text | File | Raw, ...]) -> PairedResult:
         """Return the result with other content; its token count is then unknown."""
@@ -50,14 +54,24 @@ class PairedResult(ToolResult, frozen=True):
 class MessageBlock(msgspec.Struct):
     """Messages that stay together: a single one, or calls and their results.
 
-    `message_count` is how many stored messages it is made of, `tokens` its cost once estimated.
+    `callers` has the ids of the further messages that made some of the calls, by call; `tokens` is
+    its cost once estimated.
     """
 
     message: Message
     results: dict[str, PairedResult | None] = {}
-    message_count: int = 1
+    callers: dict[str, str] = {}
     tokens: int | None = None
     joined: list[Part] = []  # calls of further messages, until all are grouped
+
+    @property
+    def sources(self) -> set[str]:
+        """The ids of the stored messages it is made of."""
+        found = {self.message.id, *self.callers.values()}
+        for result in self.results.values():
+            if result is not None and result.source is not None:
+                found.add(result.source)
+        return found
 
 
 Outcomes: TypeAlias = Mapping[tuple[str | None, str], ToolOutcome]  # by turn and call
@@ -83,7 +97,7 @@ def group_messages(
     calling: MessageBlock | None = None  # The previous message, if it made calls.
     for message in messages:
         rest = _without_results(message)
-        block = None
+        block, useless = None, ""
         if rest is not None:
             block = MessageBlock(_cleaned(rest))
             calls = [call.id for call in block.message.tool_calls]
@@ -93,14 +107,13 @@ def group_messages(
             elif any(map(_is_content, block.message.parts)) or is_sent(block.message):
                 blocks.append(block)
             else:
-                left_out["call without a name" if rest.tool_calls else "empty"] += 1
+                useless = "call without a name" if rest.tool_calls else "empty"
             waiting.update(dict.fromkeys(calls, block))
+        else:
+            useless = "result without a call" if message.tool_results else "empty"
         calling = block if block is not None and block.results else None
-        answered = _assign_results(message, waiting)
-        if rest is None and answered is not None:
-            answered.message_count += 1
-        elif rest is None:
-            left_out["result without a call" if message.tool_results else "empty"] += 1
+        if not _assign_results(message, waiting) and useless:
+            left_out[useless] += 1
     for block in blocks:
         if block.joined:
             block.message = block.message.with_parts((*block.message.parts, *block.joined))
@@ -134,19 +147,19 @@ def _continues_calls(before: MessageBlock, message: Message) -> bool:
 def _join(block: MessageBlock, more: MessageBlock) -> MessageBlock:
     block.joined += more.message.parts  # A tuple of all parts for each message: quadratic time.
     block.results |= more.results
-    block.message_count += more.message_count
+    block.callers |= dict.fromkeys(more.results, more.message.id)
     return block
 
 
-def _assign_results(message: Message, waiting: dict[str, MessageBlock]) -> MessageBlock | None:
-    """Assign a message's results to the calls that wait for them; return the first such block."""
-    first = None
+def _assign_results(message: Message, waiting: dict[str, MessageBlock]) -> bool:
+    """Assign a message's results to the calls that wait for them; return whether any does."""
+    assigned = False
     for result in _results_of(message):
         block = waiting.pop(result.call_id, None)
         if block is not None:
             block.results[result.call_id] = _with_placeholder(result)
-            first = first or block
-    return first
+            assigned = True
+    return assigned
 
 
 def _results_of(message: Message) -> list[PairedResult]:
@@ -158,7 +171,11 @@ def _results_of(message: Message) -> list[PairedResult]:
     after_result = False
     for part in message.parts:
         if isinstance(part, ToolResult):
-            found.append(PairedResult(part.call_id, part.content, part.error, part.name, (), cost))
+            found.append(
+                PairedResult(
+                    part.call_id, part.content, part.error, part.name, (), cost, message.id
+                )
+            )
         elif after_result and (has_raw_key(part, "part") or has_raw_key(part, "fields")):
             found[-1] = msgspec.structs.replace(found[-1], notes=(*found[-1].notes, part))
             continue

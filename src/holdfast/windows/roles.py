@@ -1,6 +1,6 @@
 """The order of roles, and the alphabet of ids and names.
 
-Blocks become messages again: calls, then one message with all their results. Ids of calls are
+Blocks become messages again: calls, then a message for each of their results. Ids of calls are
 unique within a window; ids and tool names use only characters that the provider allows. Where a
 result has no error flag, its text says that it is an error. Where user and assistant must
 alternate, consecutive messages of one side are merged, results count as the user's, and the user
@@ -27,12 +27,19 @@ _CONTENT_TYPES: Final = (Text, File, ToolCall)
 
 
 class OrderedMessages(msgspec.Struct, frozen=True):
-    """Messages in a valid order, leading instructions, and the original id of each call id."""
+    """Messages in a valid order, leading instructions, and the original id of each call id.
+
+    `sources` has the ids of the stored messages that a message is made of, by its own; one that was
+    added has none. `callers` has those of the calls that were joined to others, by call.
+    `before_user` has the ids of what is omitted because it precedes the first user message.
+    """
 
     messages: list[Message]
-    system: list[str]
+    system: list[Message]
     call_ids: dict[str, str]
-    dropped_before_user: int
+    sources: dict[str, tuple[str, ...]]
+    callers: dict[str, str]
+    before_user: set[str]
 
 
 def apply_rules(
@@ -41,10 +48,7 @@ def apply_rules(
     format: Format,
     lead: Sequence[MessageBlock] = (),
 ) -> OrderedMessages:
-    """Return the messages of blocks, valid in this format; `lead` goes before the summary.
-
-    `dropped_before_user` counts the messages omitted because they precede the first user message.
-    """
+    """Return the messages of blocks, valid in this format; `lead` goes before the summary."""
     mapper = _IdMapper(format)
     has_system = format.encode_system is not None
     system, rest = _instructions(blocks) if has_system else ([], list(blocks))
@@ -52,27 +56,43 @@ def apply_rules(
     result = [message for block in lead for message in mapper.messages(block)]
     if note is not None:
         result.append(note)
+        mapper.sources[note.id] = (note.id,)
     for block in body:
         result.extend(mapper.messages(block))
     if has_system:
         result = [_system_as_user(message) for message in result]
     result = _drop_unfollowed_thinking(result, format)
     if format.alternates_roles:
-        result = _merged(map(_without_message_note, result))
+        result = _merged(map(_without_message_note, result), mapper.sources)
         if result and result[0].role == "assistant":
             result.insert(0, Message(role="user", parts=(Text(OPENING_USER_TEXT),)))
         if result and result[-1].role == "assistant":
             result[-1] = _as_prefill(result[-1])
-    before = sum(b.message_count for b in rest) - sum(b.message_count for b in body)
-    return OrderedMessages(result, system, mapper.origins, before)
+    before = sources_of(rest) - sources_of(body) if len(body) < len(rest) else set[str]()
+    return OrderedMessages(result, system, mapper.origins, mapper.sources, mapper.callers, before)
 
 
-def _instructions(blocks: Sequence[MessageBlock]) -> tuple[list[str], list[MessageBlock]]:
+def sources_of(blocks: Iterable[MessageBlock]) -> set[str]:
+    """Return the ids of the stored messages that blocks are made of."""
+    return {source for block in blocks for source in block.sources}
+
+
+def split_by_caller(message: Message, callers: dict[str, str]) -> Iterable[tuple[str, Message]]:
+    """Split a message before each call that was joined to it; each piece with its source's id."""
+    pieces: list[tuple[str, list[Part]]] = [(message.id, [])]
+    for part in message.parts:
+        if isinstance(part, ToolCall) and part.id in callers:
+            pieces.append((callers[part.id], []))
+        pieces[-1][1].append(part)
+    return [(source, message.with_parts(parts)) for source, parts in pieces]
+
+
+def _instructions(blocks: Sequence[MessageBlock]) -> tuple[list[Message], list[MessageBlock]]:
     """Split off the leading system messages; one with a file stays among the messages."""
     for at, block in enumerate(blocks):
         if block.message.role != "system" or any(isinstance(p, File) for p in block.message.parts):
-            return [b.message.text for b in blocks[:at]], list(blocks[at:])
-    return [block.message.text for block in blocks], []
+            return [b.message for b in blocks[:at]], list(blocks[at:])
+    return [block.message for block in blocks], []
 
 
 def _start_with_user(
@@ -151,16 +171,20 @@ def _as_prefill(message: Message) -> Message:
     return msgspec.structs.replace(message, parts=tuple(parts))
 
 
-def _merged(messages: Iterable[Message]) -> list[Message]:
+def _merged(messages: Iterable[Message], sources: dict[str, tuple[str, ...]]) -> list[Message]:
     """Merge consecutive messages of one side into one; tool results are the user's."""
-    merged: list[tuple[Message, list[Part]]] = []
+    merged: list[tuple[Message, list[Part], list[str]]] = []
     for message in messages:
         side: Role = "assistant" if message.role == "assistant" else "user"
         if merged and merged[-1][0].role == side:
             merged[-1][1].extend(_without_thinking(message.parts))
+            merged[-1][2].extend(sources[message.id])
         else:
-            merged.append((msgspec.structs.replace(message, role=side), list(message.parts)))
-    return [msgspec.structs.replace(first, parts=tuple(parts)) for first, parts in merged]
+            first = msgspec.structs.replace(message, role=side)
+            merged.append((first, list(message.parts), [*sources[message.id]]))
+    for first, _, made_of in merged:
+        sources[first.id] = tuple(dict.fromkeys(made_of))
+    return [msgspec.structs.replace(first, parts=tuple(parts)) for first, parts, _ in merged]
 
 
 def _without_thinking(parts: Iterable[Part]) -> list[Part]:
@@ -189,23 +213,27 @@ class _IdMapper:
     def __init__(self, format: Format) -> None:
         self._format = format
         self.origins: dict[str, str] = {}
+        self.sources: dict[str, tuple[str, ...]] = {}
+        self.callers: dict[str, str] = {}
         self._used: set[str] = set()
         self._collisions: dict[str, int] = {}
 
     def messages(self, block: MessageBlock) -> list[Message]:
-        """Return the messages of a block."""
+        """Return the messages of a block: one for each result, because each has its own source."""
+        made_of = dict.fromkeys((block.message.id, *block.callers.values()))
+        self.sources[block.message.id] = tuple(made_of)
         if not block.results:
             return [block.message]
         names = {call: self._id(call) for call in block.results}
+        self.callers |= {names[call]: caller for call, caller in block.callers.items()}
         parts = tuple(self._calls(block.message.parts, names))
-        results = tuple(
-            part
-            for call, result in block.results.items()
-            if result is not None
-            for part in self._result(result, names[call])
-        )
-        answer = Message(id=f"{block.message.id}/results", role="tool", parts=results)
-        return [msgspec.structs.replace(block.message, parts=parts), answer]
+        sent = [msgspec.structs.replace(block.message, parts=parts)]
+        for call, result in block.results.items():
+            if result is not None:
+                answer = Message(role="tool", parts=tuple(self._result(result, names[call])))
+                self.sources[answer.id] = () if result.source is None else (result.source,)
+                sent.append(answer)
+        return sent
 
     def _calls(self, parts: Iterable[Part], names: dict[str, str]) -> Iterable[Part]:
         last = ""

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.formats.originals import without_originals
 from holdfast.values import Message, Text
 
 _NOT_FOR_MODELS: Final = ("hidden", "command")
@@ -36,7 +37,7 @@ def select_messages(
     for message in messages:
         why = _exclusion_reason(message, summary, covered)
         if why is None:
-            kept.append(message)
+            kept.append(without_originals(message))
         elif why:
             left_out[why] += 1
     return Selection(kept, None if summary is None else _summary_message(summary), left_out)

@@ -7,17 +7,19 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
 import holdfast
 from holdfast import Goal, Message
-from holdfast.cli.chat import slash_commands
+from holdfast.aio.session import AsyncSession
+from holdfast.cli.chat import save_points, slash_commands
 from holdfast.cli.chat.controller import StartOptions
 from holdfast.cli.chat.slash_commands import COMMANDS
 from holdfast.errors import ModelFailed
 from holdfast.testing.scripted_model import Hold, Pause, Step, call, say
-from holdfast.values import Provenance, Usage
+from holdfast.values import Head, Provenance, SessionChanges, SessionInfo, Usage
 from tests.cli.chat.recorded_chat import Sitting, sitting
 
 _WANTED = (
@@ -188,6 +190,30 @@ def test_a_point_survives_a_restart_and_a_fork_can_start_there(tmp_path: Path) -
     with holdfast.open(tmp_path / "a.db") as store:
         asyncio.run(second(store, id))
         assert len(store.get(id).messages()) == 4
+
+
+class _SavedElsewhere(AsyncSession):
+    """A session in which another chat saves a point just when this one is about to."""
+
+    meddle = True
+
+    async def update(
+        self, *, expect: Head | None = None, **changes: Unpack[SessionChanges]
+    ) -> SessionInfo:
+        if self.meddle:
+            self.meddle = False
+            await save_points.save(self, "theirs")
+        return await super().update(expect=expect, **changes)
+
+
+def test_points_that_two_chats_save_at_once_are_both_kept() -> None:
+    with holdfast.open("memory:") as store:
+        session = store.create(entries=[Message.user("a")])
+        asyncio.run(save_points.save(_SavedElsewhere(session), "mine"))
+        assert [point.name for point in save_points.save_points(session.info())] == [
+            "theirs",
+            "mine",
+        ]
 
 
 def test_fork_here_and_at_a_number() -> None:

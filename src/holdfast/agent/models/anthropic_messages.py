@@ -27,8 +27,7 @@ from holdfast.agent.models.protocol import (
 from holdfast.agent.models.surrogates import SurrogateJoiner, join_surrogates
 from holdfast.formats import anthropic
 from holdfast.formats.passthrough import parsed_object
-from holdfast.validation import MAX_TOKEN_COUNT
-from holdfast.values import JSON, Raw, Usage
+from holdfast.values import JSON, Raw, is_original
 
 JSONObject: TypeAlias = dict[str, JSON]
 
@@ -228,32 +227,11 @@ class MessagesStreamParser:
     def _usage_delta(self, usage: JSONObject) -> list[Delta]:
         """Return the usage so far: later events repeat only the values that changed."""
         self._used.update({key: usage[key] for key in _USAGE if usage.get(key) is not None})
-        spent = _usage(self._used)
+        spent = anthropic.usage_of(self._used)
         return [ReplyUsage(spent)] if spent.total else []
-
-
-def _usage(used: JSONObject) -> Usage:
-    details = used.get("output_tokens_details")
-    read, wrote = (
-        _count(used, "cache_read_input_tokens"),
-        _count(used, "cache_creation_input_tokens"),
-    )
-    return Usage(
-        # Holdfast counts tokens read from or written to the cache as input.
-        input=_count(used, "input_tokens") + read + wrote,
-        output=_count(used, "output_tokens"),
-        cache_read=read,
-        cache_write=wrote,
-        reasoning=_count(details, "thinking_tokens") if isinstance(details, dict) else 0,
-    )
 
 
 def _raw_deltas(block: JSONObject) -> list[Delta]:
     """Return the provider's own pieces of a block: its fields beyond text, thinking and call."""
     parts = anthropic.decode({"role": "assistant", "content": [block]}).parts
-    return [ReplyRaw(part) for part in parts if isinstance(part, Raw)]
-
-
-def _count(given: Mapping[str, JSON], key: str) -> int:
-    value = given.get(key)
-    return value if type(value) is int and 0 < value <= MAX_TOKEN_COUNT // 4 else 0
+    return [ReplyRaw(part) for part in parts if isinstance(part, Raw) and not is_original(part)]

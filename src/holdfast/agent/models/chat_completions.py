@@ -32,11 +32,10 @@ from holdfast.agent.models.protocol import (
 from holdfast.agent.models.surrogates import SurrogateJoiner, join_surrogates
 from holdfast.agent.text_tools import to_text_messages
 from holdfast.formats.common import write_arguments
-from holdfast.formats.openai import SOURCE
+from holdfast.formats.openai import SOURCE, usage_of
 from holdfast.formats.openai_passthrough import message_note, part_note
 from holdfast.formats.passthrough import parsed_object
-from holdfast.validation import MAX_TOKEN_COUNT
-from holdfast.values import JSON, Usage
+from holdfast.values import JSON
 
 JSONObject: TypeAlias = dict[str, JSON]
 
@@ -206,7 +205,7 @@ class ChatStreamParser:
         if isinstance(choices, list) and choices:
             deltas += self._choice(_object(choices[0]))
         usage = chunk.get("usage")
-        if isinstance(usage, dict) and (spent := _usage(usage)).total:
+        if isinstance(usage, dict) and (spent := usage_of(usage)).total:
             deltas.append(ReplyUsage(spent))
         return deltas
 
@@ -306,21 +305,3 @@ class ChatStreamParser:
 
 def _object(value: JSON) -> JSONObject:
     return value if isinstance(value, dict) else {}
-
-
-def _usage(given: JSONObject) -> Usage:
-    """Return the usage; some servers send it with every chunk."""
-    prompt = _object(given.get("prompt_tokens_details"))
-    completion = _object(given.get("completion_tokens_details"))
-    return Usage(
-        input=_count(given, "prompt_tokens"),
-        output=_count(given, "completion_tokens"),
-        cache_read=_count(prompt, "cached_tokens") or _count(given, "prompt_cache_hit_tokens"),
-        cache_write=_count(prompt, "cache_write_tokens"),
-        reasoning=_count(completion, "reasoning_tokens"),
-    )
-
-
-def _count(given: Mapping[str, JSON], key: str) -> int:
-    value = given.get(key)
-    return value if type(value) is int and 0 < value <= MAX_TOKEN_COUNT // 4 else 0

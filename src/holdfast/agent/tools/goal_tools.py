@@ -48,7 +48,7 @@ class GoalTools:
         return "the goal is set."
 
     async def update_goal(self, context: ToolContext, summary: str) -> str:
-        """Record the progress on the active goal; it replaces the last record.
+        """Record the progress on the active goal; it replaces the last one.
 
         Args:
             summary: What is done, what was learned, and what comes next.

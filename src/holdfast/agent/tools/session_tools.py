@@ -28,6 +28,7 @@ from holdfast.values import (
     Thinking,
     ToolCall,
     ToolResult,
+    is_original,
 )
 
 MAX_OUTPUT_CHARS: Final = 20_000
@@ -214,7 +215,7 @@ def _words(message: Message) -> Iterator[str]:
             yield f"[result{' (error)' if part.error else ''}] {part.text}"
         elif isinstance(part, File):
             yield f"[file: {_line(part.name or 'without a name')}]"
-        elif isinstance(part, Raw):
+        elif isinstance(part, Raw) and not is_original(part):
             yield f"[data of {_line(part.source)}]"
 
 

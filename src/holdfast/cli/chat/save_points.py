@@ -7,10 +7,11 @@ has no message and cannot be saved.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from holdfast.aio.session import AsyncSession
-from holdfast.errors import BadQuery
+from holdfast.errors import BadQuery, Conflict
 from holdfast.values import JSON, MessageRef, SessionInfo
 
 _POINTS: Final = "points"
@@ -44,14 +45,18 @@ async def save(session: AsyncSession, name: str) -> SavePoint:
     if not newest:
         raise BadQuery("the conversation is empty, so there is nothing to save")
     point = SavePoint(name, newest[0].id, newest[0].seq or 0)
-    updated: dict[str, JSON] = {
-        one.name: {"message": one.message_id, "seq": one.seq}
-        for one in save_points(await session.info())
-        if one.name != name
-    }
-    updated[name] = {"message": point.message_id, "seq": point.seq}
-    await session.update(metadata={_POINTS: updated})
-    return point
+    while True:
+        info = await session.info()
+        stored = info.metadata.get(_POINTS)
+        updated: dict[str, JSON] = {
+            one.name: {"message": one.message_id, "seq": one.seq}
+            for one in save_points(info)
+            if one.name != name
+        }
+        updated[name] = {"message": point.message_id, "seq": point.seq}
+        with suppress(Conflict):  # Another chat saved a point meanwhile.
+            await session.update(metadata={_POINTS: updated}, expect_metadata={_POINTS: stored})
+            return point
 
 
 async def parse_position(session: AsyncSession, text: str) -> MessageRef:

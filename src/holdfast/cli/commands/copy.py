@@ -43,8 +43,8 @@ def copy(*, origin: str, to: str, trust: bool, store: str | None, as_json: bool)
     """Copy a whole store into another one, and compare them.
 
     FROM and TO are paths or URLs of any kind; TO is created if it does not exist. Everything is
-    copied unchanged: ids, branches, forks, turns, usage, drafts, queued input, files, times, the
-    trash. Both may be in use. At the end both are read again and compared.
+    copied unchanged: ids, branches, forks, turns, records, usage, drafts, queued input, files,
+    times, the trash. Both may be in use. At the end both are read again and compared.
 
     If it is stopped, run it again: it continues with what is missing. An older copy is brought up
     to date in the same way. If TO has different data under the same ids, nothing is written.
@@ -106,9 +106,12 @@ def _print_report(out: Screen, to: str, report: CopyReport) -> None:
     out.line((to, "cyan"), f": {', '.join(done)}")
     if report.same:
         held = report.target
+        counts = [count(held.sessions, "session"), count(held.messages, "message")]
+        records = held.records + held.store_records
+        counts += [count(records, "record")] if records else []
+        counts += [count(held.turns, "turn"), count(held.blobs, "file")]
         out.line(
-            f"{count(held.sessions, 'session')}, {count(held.messages, 'message')}, "
-            f"{count(held.turns, 'turn')}, {count(held.blobs, 'file')}: ",
+            f"{', '.join(counts)}: ",
             ("the same on both sides", "green"),
             f" (sha256 {held.sha256[:_HASH_CHARS]}…)",
         )
@@ -143,6 +146,8 @@ def _print_differences(report: CopyReport) -> None:
             f"{some} in TO not the same, although FROM did not change: {_join_ids(report.differs)}",
             "make sure that nothing writes to TO; `holdfast doctor` checks each store",
         )
+    if not (report.same or report.changed or report.differs or report.damage):
+        print_error("records of the store changed during the copy", "copy again to add what is new")
     _print_damage(report.damage)
 
 

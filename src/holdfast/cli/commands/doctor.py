@@ -227,7 +227,7 @@ def _turn_check(one: _OpenTurn) -> HealthCheck:
 
 def _holder_text(one: _OpenTurn) -> str:
     if one.turn is None:
-        return "open, but its record is missing"
+        return "open, but its row is missing"
     holder = f"pid {one.turn.holder.pid} on {one.turn.holder.host}"
     started = f"started {ago(to_datetime(one.turn.started_at))}"
     alive = is_alive(one.turn.holder)

@@ -85,8 +85,9 @@ def export(
     """Export sessions to a file that any program can read.
 
     Without REF all sessions are exported, those in the trash included, with everything: branches,
-    forks, turns, files, usage, times. `holdfast import` reads the file into any store. The exit
-    code is 1 if a part of the store could not be read; all the rest is in the file.
+    forks, turns, records, files, usage, times; and the records of the store. `holdfast import`
+    reads the file into any store. The exit code is 1 if a part of the store could not be read; all
+    the rest is in the file.
 
     Keys, tokens and passwords are redacted: each is replaced by text such as "[redacted: github
     token]", and they are listed. Signed thinking that contains one is left out. For a complete
@@ -168,12 +169,10 @@ def _review(request: ExportRequest, *, as_json: bool) -> int:
 
 
 def _print_report(out: Screen, report: ExportReport) -> None:
-    files = f", {count(report.blobs, 'file')}" if report.blobs else ""
-    out.line(
-        (report.path, "cyan"),
-        f": {count(report.sessions, 'session')}, {count(report.messages, 'message')}{files}, "
-        f"{size(report.size)}",
-    )
+    held = [count(report.sessions, "session"), count(report.messages, "message")]
+    held += [count(report.records, "record")] if report.records else []
+    held += [count(report.blobs, "file")] if report.blobs else []
+    out.line((report.path, "cyan"), f": {', '.join(held)}, {size(report.size)}")
     if report.review is not None:
         _print_review(out, report.review)
 
@@ -208,7 +207,7 @@ def _table(out: Screen, findings: Sequence[Redaction]) -> None:
         _COLUMNS,
         [
             (
-                (short_id(one.session_id), "cyan"),
+                ("" if one.session_id is None else short_id(one.session_id), "cyan"),
                 "" if one.seq is None else str(one.seq),
                 one.where,
                 one.detector,

@@ -54,9 +54,10 @@ def import_(*, files: tuple[str, ...], trust: bool, store: str | None, as_json: 
     could not be read; all the rest was imported.
 
     A file may come from a stranger, so nothing in it acts by itself: system messages become user
-    messages, queued input is held, an active goal is paused, and a session has no directory, key,
-    scope, agent or pin of its own, until you give it one. What was changed is printed. --trust is
-    for files that you exported yourself.
+    messages, queued input is held, an active goal is paused, records get other kinds, and a session
+    has no directory, key, scope, agent or pin of its own, until you give it one. What was changed
+    is printed. --trust is for files that you exported yourself; then records of the store are
+    imported, too, where it has none of the same scope, kind and key.
     """
     reports: list[tuple[str, ImportReport]] = []
     with open_or_create(store) as opened:
@@ -93,12 +94,18 @@ def _input_file(name: str) -> Iterator[Path]:
 def _print_report(out: Screen, name: str, report: ImportReport) -> None:
     there = f"{count(len(report.skipped), 'session')} there already" if report.skipped else ""
     if report.sessions:
-        added = f"{count(report.sessions, 'session')}, {count(report.messages, 'message')} added"
+        held = [count(report.sessions, "session"), count(report.messages, "message")]
+        held += [count(report.records, "record")] if report.records else []
+        added = f"{', '.join(held)} added"
         result = f"{added}; {there}" if there else added
     else:
         result = f"nothing added, {there or 'it holds no session'}"
     how = " (redacted)" if report.redacted else ""
     out.line((name, "cyan"), f"{how}: {result}")
+    if report.store_records:
+        out.fact("  records of the store added: ", f"{report.store_records:,}")
+    if report.records_left_out:
+        out.fact("  records of the store left out: ", f"{report.records_left_out:,}")
     if report.demotions:
         _print_demotions(out, report.demotions)
 
@@ -121,6 +128,7 @@ def _print_demotions(out: Screen, demotions: Sequence[Demotion]) -> None:
         ("queued input held", sum(one.queued for one in demotions)),
         ("no longer pinned", sum(one.pinned for one in demotions)),
         ("messages with provider data that is not sent", sum(one.raw for one in demotions)),
+        ("records whose kinds begin with imported: now", sum(one.records for one in demotions)),
     ):
         if number:
             out.fact(f"  {heading}: ", f"{number:,}")

@@ -20,10 +20,10 @@ from holdfast.cli.errors import print_error
 from holdfast.cli.output.humanize import ago, compact_number, count, money, short_id
 from holdfast.cli.output.json_output import print_document
 from holdfast.cli.output.screen import Screen, Span, TableColumn, screen
-from holdfast.cli.params import DIRECTORY
+from holdfast.cli.params import DIRECTORY, METADATA_HELP, UTF8_TEXT, parse_metadata
 from holdfast.cli.store_access import NoStoreYet, open_readonly
 from holdfast.clock import EPOCH
-from holdfast.values import Order, Page, SessionInfo, SessionState
+from holdfast.values import JSON, Order, Page, SessionInfo, SessionState
 
 _PAGE_SIZE: Final = 500
 _MAX_COUNTED: Final = 100
@@ -50,6 +50,9 @@ class ListFilter(NamedTuple):
     state: SessionState | None = None
     since: str | None = None
     until: str | None = None
+    key_prefix: str | None = None
+    metadata: dict[str, JSON] | None = None
+    delegates: bool = True
     order: Order = "pinned"
 
 
@@ -67,6 +70,7 @@ class _ListColumn(NamedTuple):
     "holdfast ls --text parcel",
     "holdfast ls --scope telegram --json",
     "holdfast ls --since 7d --state interrupted",
+    "holdfast ls --metadata user=42 --key-prefix slack:",
     "holdfast ls --all",
     "holdfast ls --trashed",
 )
@@ -79,6 +83,16 @@ class _ListColumn(NamedTuple):
 @click.option("--scope", help="Only those of this scope.")
 @click.option("--agent", help="Only those of this agent.")
 @click.option("--cwd", type=DIRECTORY, help="Only those of this working directory.")
+@click.option("--key-prefix", type=UTF8_TEXT, help="Only those whose key begins with this.")
+@click.option(
+    "--metadata",
+    "--meta",
+    type=UTF8_TEXT,
+    multiple=True,
+    metavar="NAME=TEXT",
+    help=f"Only those with all of this metadata: {METADATA_HELP}",
+)
+@click.option("--no-delegates", is_flag=True, help="Without the sessions of sub-agents.")
 @click.option("--since", metavar="TIME", help="Only those written to since: 7d, 12h, 2026-01-31.")
 @click.option("--until", metavar="TIME", help="Only those last written to by then.")
 @click.option(
@@ -107,6 +121,9 @@ def ls(
     scope: str | None,
     agent: str | None,
     cwd: str | None,
+    key_prefix: str | None,
+    metadata: tuple[str, ...],
+    no_delegates: bool,
     since: str | None,
     until: str | None,
     state: SessionState | None,
@@ -140,6 +157,9 @@ def ls(
         state=state,
         since=since,
         until=until,
+        key_prefix=key_prefix,
+        metadata=parse_metadata(metadata),
+        delegates=not no_delegates,
         order=order,
     )
     try:

@@ -56,7 +56,7 @@ _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
     show_default=True,
     help="How many processes write at once.",
 )
-@click.option("--keep", is_flag=True, help="Keep the store and the record of every write.")
+@click.option("--keep", is_flag=True, help="Keep the store and the log of every write.")
 def prove(
     *,
     seconds: float,
@@ -208,7 +208,7 @@ def _print_verdict(out: Screen, report: Report) -> None:
         idle = f" no {', no '.join(report.vacuous)}. Give it more --seconds or --writers."
         out.line(("✗ Inconclusive:", "bold red"), idle)
     if report.kept:
-        out.line("  The store and every record: ", (report.directory, "bold"))
+        out.line("  The store and the log of every write: ", (report.directory, "bold"))
 
 
 def _limits(report: Report) -> str:

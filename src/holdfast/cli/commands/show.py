@@ -15,22 +15,35 @@ import click
 import holdfast
 from holdfast.cli import params
 from holdfast.cli.command import command
-from holdfast.cli.output.humanize import ago, count, describe_move, describe_relation, short_id
+from holdfast.cli.output.humanize import (
+    ago,
+    count,
+    describe_move,
+    describe_relation,
+    local_time,
+    short_id,
+    size,
+)
 from holdfast.cli.output.json_output import print_document, to_ascii_json
 from holdfast.cli.output.pager import paged
 from holdfast.cli.output.screen import Screen
 from holdfast.cli.output.transcript import DisplayOptions, Transcript, usage_facts
 from holdfast.cli.store_access import open_readonly
-from holdfast.codec import encode_text
+from holdfast.codec import encode_text, to_json
 from holdfast.errors import Damaged, MessageNotFound
+from holdfast.operations.history import DamageCallback
 from holdfast.operations.positions import resolve_position
+from holdfast.operations.records import read_record
 from holdfast.operations.session_fields import TEXT_FIELDS
-from holdfast.session import number_of
+from holdfast.session import context_of, number_of
+from holdfast.storage.ancestry import record_ranges
 from holdfast.storage.protocol import Snapshot
+from holdfast.storage.rows import RecordRow
 from holdfast.values import (
     BranchInfo,
     Link,
     Message,
+    Record,
     SessionInfo,
     SessionProvenance,
     TurnInfo,
@@ -71,6 +84,7 @@ class Excerpt(NamedTuple):
     "holdfast show support-42",
     "holdfast show support-42 --limit 2",
     "holdfast show support-42 --tools --thinking",
+    "holdfast show support-42 --records --limit 2",
     "holdfast show support-42 --at 3",
     "holdfast show support-42 --branch 1",
     "holdfast show support-42 --raw > conversation.txt",
@@ -86,6 +100,7 @@ class Excerpt(NamedTuple):
 @click.option("--branch", "-b", type=click.IntRange(min=1), help="Show another branch.")
 @click.option("--tools", is_flag=True, help="Unfold tool calls and their results.")
 @click.option("--thinking", is_flag=True, help="Unfold thinking.")
+@click.option("--records", is_flag=True, help="List the records behind the messages, too.")
 @click.option("--raw", is_flag=True, help="Print only the stored texts, byte for byte.")
 @click.option(
     "--pager/--no-pager", default=True, help="Page what is longer than the screen, or not."
@@ -98,6 +113,7 @@ def show(
     branch: int | None,
     tools: bool,
     thinking: bool,
+    records: bool,
     raw: bool,
     pager: bool,
     store: str | None,
@@ -111,18 +127,21 @@ def show(
     Characters that could mislead you or control your terminal are shown as escapes such as \x1b.
     With --raw they are not escaped: redirect its output to a file or a program.
     """
-    if raw and as_json:
-        raise click.UsageError("--raw and --json exclude each other.")
+    for name, is_given in (("--json", as_json), ("--records", records)):
+        if raw and is_given:
+            raise click.UsageError(f"--raw and {name} exclude each other.")
     with open_readonly(store) as opened:
         session = opened.get(ref)
         found = select(opened, session, MessageSelection(branch, at, limit))
+        state = _read_records(opened, session, found) if records else None
         if raw:
             _print_raw(found.messages)
         elif as_json:
-            _print_json(opened, session, found)
+            _print_json(opened, session, found, state)
         else:
             with paged(wanted=pager) as out:
                 _draw(out, session, found, DisplayOptions(tools, thinking, found.at))
+                _draw_records(out, state)
 
 
 # ----------------------------------------------------------------------------------- to choose
@@ -168,6 +187,33 @@ def _find(
     return opened.backend.read(run)
 
 
+def _read_records(
+    opened: holdfast.Store, session: holdfast.Session, found: Excerpt
+) -> list[Record]:
+    """Read the records behind the messages of an excerpt; one that is damaged has no time."""
+    n = number_of(session)
+    first = (found.messages[0].seq or 1) if found.earlier else 0
+    last = found.messages[-1].seq if found.later else None
+
+    def run(snapshot: Snapshot) -> list[Record]:
+        branch = snapshot.branch(n, found.branch.number)
+        if branch is None:
+            raise Damaged(f"session {session.id} has lost branch {found.branch.number}")
+        ranges = record_ranges(snapshot.path(branch.n), last)
+        rows = [pair for pair in snapshot.records(ranges) if pair[1].seq >= first]
+        report = context_of(session).report
+        return [_read_record(snapshot, *pair, report) for pair in reversed(rows)]
+
+    return opened.backend.read(run)
+
+
+def _read_record(snapshot: Snapshot, owner: str, row: RecordRow, report: DamageCallback) -> Record:
+    try:
+        return read_record(snapshot, row, owner, report)
+    except Damaged:
+        return Record(row.kind, key=row.key, id=row.id, seq=row.seq)
+
+
 def _turns(session: holdfast.Session, messages: Sequence[Message]) -> list[TurnInfo]:
     """Return the turns from the first message's on; of a long history these are few."""
     if not messages or messages[0].seq == 1:
@@ -189,7 +235,9 @@ def _print_raw(messages: list[Message]) -> None:
             sys.stdout.buffer.write(encode_text(text if text.endswith("\n") else f"{text}\n"))
 
 
-def _print_json(opened: holdfast.Store, session: holdfast.Session, found: Excerpt) -> None:
+def _print_json(
+    opened: holdfast.Store, session: holdfast.Session, found: Excerpt, state: list[Record] | None
+) -> None:
     print_document(
         {
             "session": session.info(),
@@ -197,6 +245,7 @@ def _print_json(opened: holdfast.Store, session: holdfast.Session, found: Excerp
             "branch": found.branch,
             "at": found.at,
             "messages": found.messages,
+            **({} if state is None else {"records": state}),
             "turns": _turns(session, found.messages),
             "queued": session.queued(),
             "held": session.queued(held=True),
@@ -225,6 +274,20 @@ def _draw(out: Screen, session: holdfast.Session, found: Excerpt, options: Displ
     _draw_rest(out, found.later, "later")
     if ended:
         _draw_end(out, session, info)
+
+
+def _draw_records(out: Screen, records: list[Record] | None) -> None:
+    """Draw a line for each record: where, kind, key, size, time and id."""
+    if records is None:
+        return
+    out.line((count(len(records), "record"), "bold"))
+    for record in records:
+        where = f"behind #{record.seq}" if record.seq else "at the start"
+        facts = [where, record.kind, *([] if record.key is None else [record.key])]
+        when = "damaged" if record.created_at is None else local_time(record.created_at)
+        files = sum(file.size or 0 for file in record.files.values())
+        facts += [size(len(to_json(record.data)) + files), when]
+        out.line("  ", " · ".join(facts), (f"  {record.id}", "dim"))
 
 
 def _draw_rest(out: Screen, number: int, which: str) -> None:

@@ -32,6 +32,7 @@ from holdfast.values import (
     ToolCall,
     ToolResult,
     Window,
+    is_original,
 )
 
 _ROLES: Final = {"user": "bold blue", "assistant": "bold green"}
@@ -88,7 +89,7 @@ def window(
 
     It prints as much of the newest history as fits, valid for the provider; then what was left out
     and why. Nothing is sent, and the store is not changed. Long texts are folded: --json prints the
-    exact payload.
+    exact payload, and the ids of the stored messages that each item is made of.
     """
     if reserve is not None and max_tokens is None:
         raise click.UsageError("--reserve is a part of --max-tokens: give both.")
@@ -114,6 +115,7 @@ def _payload(made: Window) -> dict[str, object]:
         "provider": made.provider,
         "system": made.system,
         "messages": made.messages,
+        "sources": made.sources,
         "tokens": made.tokens,
         "left_out": made.left_out,
         "notes": made.notes,
@@ -258,4 +260,6 @@ def _provider_data(part: Raw) -> JSON:
 
 
 def _is_passthrough(part: Raw) -> bool:
+    if is_original(part):
+        return True
     return isinstance(part.data, dict) and bool(_PASSTHROUGH_KEYS & part.data.keys())

@@ -15,7 +15,7 @@ import msgspec
 
 
 def to_ascii_json(value: object, *, indent: int | None = None) -> str:
-    """Return a record or plain value as JSON in printable ASCII."""
+    """Return a struct or plain value as JSON in printable ASCII."""
     text = json.dumps(msgspec.to_builtins(value, str_keys=True), indent=indent)
     return text.replace("\x7f", "\\u007f")  # ASCII, but a control character
 

@@ -10,7 +10,7 @@ What may be concluded. A write that was not refused *may* have stored its messag
 acknowledged *must* have; one that was refused must not. A message was stored at some time between
 the first invocation of a write with its id and the first event that reports it, an acknowledgement
 or a read; so the checker never needs to guess which of several retries stored it. It reports only
-what no correct store could have produced, and never raises for what it finds. A record that
+what no correct store could have produced, and never raises for what it finds. A log that
 contradicts itself (an end without a beginning, a damaged line in the middle of a file) raises
 `BadHistory`: then the harness is wrong, not the store.
 

@@ -19,7 +19,7 @@ class AncestryCache:
 
     def __init__(self) -> None:
         self._paths: dict[int, Path] = {}
-        self._sessions: set[int] = set()
+        self._sessions: dict[int, frozenset[int]] = {}
 
     def get(self, branch: int) -> Path | None:
         """Return the path of a branch, if it is cached."""
@@ -32,7 +32,13 @@ class AncestryCache:
                 self._paths.clear()
                 self._sessions.clear()
             self._paths[branch] = path
-            self._sessions.add(split_branch(branch)[0])
+            session = split_branch(branch)[0]
+            found = frozenset(split_branch(segment.branch)[0] for segment in path)
+            self._sessions[session] = self.sessions_of(session) | found
+
+    def sessions_of(self, session: int) -> frozenset[int]:
+        """Return a session, and those whose messages its cached paths run through."""
+        return self._sessions.get(session, frozenset((session,)))
 
     def has_session(self, session: int) -> bool:
         """True if the path of one of a session's branches is cached."""

@@ -18,6 +18,7 @@ import psycopg
 from holdfast.clock import Clock, SystemClock, to_day
 from holdfast.cost import sum_by_day
 from holdfast.errors import Invalid, ReadOnly, StoreUnavailable
+from holdfast.storage import metadata_marks
 from holdfast.storage.audit import find_damage
 from holdfast.storage.index_tables import IndexTableHost
 from holdfast.storage.interrupts import defer_signals
@@ -25,7 +26,7 @@ from holdfast.storage.postgres import migrations, search_tables, server_checks
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.connection import Connection, TimeoutConnection
 from holdfast.storage.postgres.conninfo import parse_conninfo
-from holdfast.storage.postgres.conversion import readable_text, split_branch
+from holdfast.storage.postgres.conversion import metadata_uuids, readable_text, split_branch
 from holdfast.storage.postgres.errors import is_connection_lost, translate
 from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.retry import TransactionRunner
@@ -296,14 +297,31 @@ class PostgresBackend(Backend, IndexTableHost):
             found = connection.execute("blob_uses", (tenant, *split_branch(branch), seq))
             return [sha256 for (sha256,) in found.fetchall()]
 
-        yield from find_damage(snapshot, recorded)
+        def recorded_for_record(branch: int, number: int) -> list[str]:
+            found = connection.execute("record_blobs", (tenant, *split_branch(branch), number))
+            return [sha256 for (sha256,) in found.fetchall()]
+
+        yield from find_damage(snapshot, recorded, recorded_for_record)
         for (owner,) in connection.execute("sessions_without_head", (tenant,)).fetchall():
             yield Damage(what="the session has no head", session_id=readable_text(owner))
+        yield from self._mark_damage(connection)
         for sha256, owner, seq in connection.execute("missing_blobs", (tenant,)).fetchall():
+            session_id = None if owner is None else readable_text(owner)
             what = f"blob {sha256} is missing"
-            yield Damage(what=what, session_id=readable_text(owner), seq=seq, blocking=False)
+            yield Damage(what=what, session_id=session_id, seq=seq, blocking=False)
         for (sha256,) in connection.execute("damaged_blobs", (tenant,)).fetchall():
             yield Damage(what=f"blob {sha256} does not match its hash", blocking=False)
+
+    def _mark_damage(self, connection: Connection) -> Iterator[Damage]:
+        """Compare the metadata of sessions with its marks; they are derived and block nothing."""
+        tenant = (self._tenant_info.mark,)
+        for owner, metadata, marks in connection.execute("metadata_and_marks", tenant).fetchall():
+            if sorted(marks) != metadata_uuids(metadata_marks.pairs(metadata)):
+                what = "the session's metadata differs from its index entries"
+                yield Damage(what=what, session_id=readable_text(owner), blocking=False)
+        if connection.execute("stray_mark", tenant).fetchone():
+            what = "metadata of a session that is missing is indexed"
+            yield Damage(what=what, blocking=False)
 
     def _unsupported(self, action: str, to: str) -> Invalid:
         """Return a refusal: a server has its own backups, from which it is restored if damaged."""

@@ -2,7 +2,7 @@
 
 The server answers by the transaction's id, but only if it has not restarted or failed over since:
 afterwards the id may belong to another transaction. An optimistic transaction takes one round trip,
-so its id is not known; whether its messages are at their positions answers for it.
+so its id is not known; whether its messages or records are at their positions answers for it.
 
 If they are not, and the server has not restarted, the transaction was rolled back once the server
 process (backend) of the lost connection has ended. So that backend is terminated first.
@@ -20,7 +20,8 @@ from holdfast.storage.postgres.connection import BackendId, Connection
 from holdfast.storage.postgres.conversion import bind, int8_array, split_branch
 from holdfast.storage.postgres.errors import is_connection_lost
 from holdfast.storage.postgres.snapshot import Tenant
-from holdfast.storage.postgres.transaction import InsertedMessages
+from holdfast.storage.postgres.transaction import InsertedEntries
+from holdfast.storage.rows import MessageRow
 
 CommitStatus = Literal["committed", "aborted", "unknown"]
 _XACT_STATUS: Final[dict[str | None, CommitStatus | None]] = {
@@ -33,12 +34,12 @@ _XACT_STATUS: Final[dict[str | None, CommitStatus | None]] = {
 class PendingCommit(msgspec.Struct, frozen=True):
     """A transaction whose commit was sent and not answered: its result, and how to identify it.
 
-    It is identified by its `xid`, or by the messages it `inserted`. `abort_error` is the error to
+    It is identified by its `xid`, or by the entries it `inserted`. `abort_error` is the error to
     report if the commit turns out not to have been received.
     """
 
     xid: str | None
-    inserted: InsertedMessages | None
+    inserted: InsertedEntries | None
     value: Any
     abort_error: HoldfastError
 
@@ -73,7 +74,7 @@ def resolve_commit(
     status: CommitStatus | None = "unknown"
     try:
         if inserted is not None:
-            status = _status_by_messages(connection, tenant, inserted)
+            status = _status_by_entries(connection, tenant, inserted)
             if status is None:
                 status = "unknown" if not same_run else "aborted" if ended else None
         elif xid is not None and same_run:
@@ -104,21 +105,22 @@ def terminate_orphan(connection: Connection, orphan: BackendId) -> bool:
     return connection.execute("find_backend", backend).fetchone() is None
 
 
-def _status_by_messages(
-    connection: Connection, tenant: Tenant, inserted: InsertedMessages
+def _status_by_entries(
+    connection: Connection, tenant: Tenant, inserted: InsertedEntries
 ) -> CommitStatus | None:
-    """Return the status of a lost transaction by the messages that it was to insert.
+    """Return the status of a lost transaction by the messages or records that it was to insert.
 
     `None` if their positions are empty: the transaction may still be running, or this server may
     lag behind, as a standby does. "unknown" if an id is there with another body: another write
     stored it, or it was erased since.
     """
     branch, rows = inserted
-    seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows), strict=True)
-    expected = (*split_branch(branch), int8_array(seqs), list(ids), list(bodies))
+    name = "expected_messages" if isinstance(rows[0], MessageRow) else "expected_records"
+    places = int8_array(row.seq if isinstance(row, MessageRow) else row.number for row in rows)
+    entries = (places, [bind(row.id) for row in rows], [row.body for row in rows])
     connection.begin("begin_writing")
     connection.execute("enter_reading", (tenant.mark,))
-    counts = connection.execute("count_expected", (tenant.mark, *expected)).fetchall()
+    counts = connection.execute(name, (tenant.mark, *split_branch(branch), *entries)).fetchall()
     connection.roll_back()
     ((occupied, same_id, same_body),) = counts
     if same_id:
@@ -127,7 +129,7 @@ def _status_by_messages(
 
 
 def _commit_barrier(connection: Connection) -> None:
-    """Commit a record after the in-doubt commit, and wait for the disk and for standbys.
+    """Commit a log entry after the in-doubt commit, and wait for the disk and for standbys.
 
     Terminating the backend of the lost connection also ended its wait for a standby.
     """

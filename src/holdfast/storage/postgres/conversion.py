@@ -21,9 +21,17 @@ from psycopg.types.numeric import Int8
 
 from holdfast import codec
 from holdfast.errors import Damaged, StorageError
-from holdfast.storage.rows import BranchOwner, MessageRow, is_summary
+from holdfast.storage import metadata_marks
+from holdfast.storage.rows import (
+    BranchOwner,
+    MessageRow,
+    RecordRow,
+    StoreRecordRow,
+    is_summary,
+)
 
 BRANCH_NUMBER_BITS: Final = 24
+KEY_START_BYTES: Final = 256  # in a migration, too
 _NUMBER_MASK: Final = (1 << BRANCH_NUMBER_BITS) - 1
 _ROW_OVERHEAD_BYTES: Final = 500  # columns other than the body
 _UUID7: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-7")
@@ -63,9 +71,9 @@ def mark(text: str) -> UUID:
     return UUID(bytes=sha256(codec.encode_text(text)).digest()[:16])
 
 
-@lru_cache(1024)  # Each message is looked up, and stored a moment later.
-def message_mark(session: int, id: str) -> UUID:
-    """Return the mark of a session's message.
+@lru_cache(1024)  # Each entry is looked up, and stored a moment later.
+def entry_mark(session: int, id: str) -> UUID:
+    """Return the mark of a session's message or record.
 
     Marks of a session are adjacent, and those of ids with a time (UUIDv7) are in order of time:
     then an append touches one page of the index, and not one for each message.
@@ -75,6 +83,16 @@ def message_mark(session: int, id: str) -> UUID:
     timed = _UUID7.match(id)
     order = bytes.fromhex(timed[1] + timed[2]) if timed else digest[6:12]
     return UUID(bytes=prefix[4:] + order + digest[:6])
+
+
+def key_start(key: str | None) -> bytes | None:
+    """Return as much of the beginning of a key as an index entry has room for."""
+    return None if key is None else codec.encode_text(key)[:KEY_START_BYTES]
+
+
+def metadata_uuids(pairs: Iterable[metadata_marks.Pair]) -> list[UUID]:
+    """Return the marks of pairs of metadata, sorted."""
+    return sorted(UUID(bytes=found) for found in metadata_marks.marks(pairs))
 
 
 def mark_or_none(text: str | None) -> UUID | None:
@@ -87,9 +105,15 @@ def int8_array(values: Iterable[int]) -> list[Int8]:
     return [Int8(value) for value in values]
 
 
-def model_mark(model: str | None) -> UUID:
-    """Return the mark of a model; zero, which no name has, if there is none."""
-    return UUID(int=0) if model is None else mark(model)
+def mark_or_zero(text: str | None) -> UUID:
+    """Return the mark of a name; zero, which no name has, if there is none."""
+    return UUID(int=0) if text is None else mark(text)
+
+
+def name_mark(*names: str | None) -> UUID:
+    """Return the mark of several names together."""
+    marks = (mark_or_zero(name).bytes for name in names)
+    return UUID(bytes=sha256(b"".join(marks)).digest()[:16])
 
 
 def branch_number(session: int, number: int) -> int:
@@ -122,7 +146,7 @@ def message_row(row: Sequence[Any]) -> MessageRow:
 def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
     """Return the column values of a message, without its branch."""
     return (
-        row.seq, bind(row.id), message_mark(session, row.id), row.turn, row.crc, is_summary(row),
+        row.seq, bind(row.id), entry_mark(session, row.id), row.turn, row.crc, is_summary(row),
         row.body,
     )  # fmt: skip
 
@@ -132,7 +156,7 @@ def message_columns(session: int, found: Sequence[MessageRow]) -> tuple[list[obj
     turns: list[object] = [None if row.turn is None else Int8(row.turn) for row in found]
     return (
         [Int8(row.seq) for row in found], [bind(row.id) for row in found],
-        [message_mark(session, row.id) for row in found], turns, [Int8(row.crc) for row in found],
+        [entry_mark(session, row.id) for row in found], turns, [Int8(row.crc) for row in found],
         [is_summary(row) for row in found], [row.body for row in found],
     )  # fmt: skip
 
@@ -149,3 +173,33 @@ def split_by_size(messages: Sequence[MessageRow], max_bytes: int) -> Iterator[li
             part, size = [], 0
     if part:
         yield part
+
+
+def record_row(row: Sequence[Any]) -> RecordRow:
+    """Convert a record; with text that is not valid UTF-8 it does not match its checksum."""
+    number, seq, id, kind, key, crc, body = row
+    key = None if key is None else readable_text(key)
+    return RecordRow(number, seq, readable_text(id), readable_text(kind), key, crc, body)
+
+
+def record_values(session: int, row: RecordRow) -> tuple[object, ...]:
+    """Return the column values of a record, without its branch."""
+    return (
+        row.number, row.seq, bind(row.id), entry_mark(session, row.id), bind(row.kind),
+        mark(row.kind), bind(row.key), mark_or_zero(row.key), row.crc, row.body,
+    )  # fmt: skip
+
+
+def store_record_row(row: Sequence[Any]) -> StoreRecordRow:
+    """Convert a record of the store, as `record_row` does."""
+    scope, kind, key, id, crc, body = row
+    scope, key = (None if name is None else readable_text(name) for name in (scope, key))
+    return StoreRecordRow(scope, readable_text(kind), key, readable_text(id), crc, body)
+
+
+def store_record_values(row: StoreRecordRow) -> tuple[object, ...]:
+    """Return the column values of a record of the store."""
+    return (
+        bind(row.scope), bind(row.kind), bind(row.key), name_mark(row.scope, row.kind, row.key),
+        bind(row.id), mark(row.id), row.crc, row.body,
+    )  # fmt: skip

@@ -9,16 +9,23 @@ transaction.
 
 from __future__ import annotations
 
+from typing import Final
+from uuid import UUID
+
 import psycopg
 
 from holdfast.errors import ReadOnly, SchemaTooNew, StoreUnavailable
+from holdfast.storage import metadata_marks
 from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.postgres.conninfo import ConnInfo
+from holdfast.storage.postgres.conversion import metadata_uuids
 from holdfast.storage.postgres.errors import translate
 from holdfast.storage.postgres.snapshot import schema_lock
 from holdfast.storage.sql_files import load_migrations
 
 Steps = dict[int, str]
+_METADATA_STEP: Final = 5  # It makes a table that is filled from others.
+_PAGE_SESSIONS: Final = 1000
 
 
 def load() -> Steps:
@@ -80,10 +87,29 @@ def _migrate(connection: Connection, conninfo: ConnInfo, steps: Steps) -> None:
             if number > before:
                 for statement in _split_statements(script):
                     connection.execute_unprepared(statement)
+                if number == _METADATA_STEP:
+                    _fill_metadata_marks(connection)
                 connection.execute("put_version", (number,))
         connection.commit()
     except psycopg.Error as error:
         raise translate(error, "the store was not created or brought up to date.") from error
+
+
+def _fill_metadata_marks(connection: Connection) -> None:
+    """Insert the marks of the metadata of all tenants' sessions, without the policies."""
+    tables = ("sessions", "metadata_marks")
+    for table in tables:
+        connection.execute_unprepared(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
+    after = (UUID(int=0), 0)
+    while found := connection.execute(
+        "sessions_with_metadata", (*after, _PAGE_SESSIONS)
+    ).fetchall():
+        for tenant, session, metadata in found:
+            marks = metadata_uuids(metadata_marks.pairs(metadata))
+            connection.execute("add_marks", (tenant, session, marks))
+            after = tenant, session
+    for table in tables:
+        connection.execute_unprepared(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
 
 
 def _split_statements(script: str) -> list[str]:

@@ -18,7 +18,7 @@ from holdfast.storage.postgres.conversion import split_branch
 from holdfast.storage.postgres.head_cache import CachedHead
 from holdfast.storage.postgres.tables import HEADS
 from holdfast.storage.postgres.transaction import PostgresTransaction
-from holdfast.storage.rows import BlobUse, HeadRow, MessageRow
+from holdfast.storage.rows import BlobUse, HeadRow, MessageRow, RecordRow
 
 _MAX_MARKS: Final = 5_000
 
@@ -28,11 +28,14 @@ class OptimisticTransaction(PostgresTransaction):
 
     _cached_tail: tuple[int, tuple[MessageRow, ...]] = (0, ())  # a branch, its last messages
 
-    def assume_head(self, cached: CachedHead, ids: Sequence[str]) -> None:
+    def assume_head(
+        self, cached: CachedHead, ids: Sequence[str], records: Sequence[str] = ()
+    ) -> None:
         """Start from a cached head and its server time instead of reading them.
 
         Also expected, and checked by the server: neither the session nor those that it was forked
-        from have messages with these ids.
+        from have messages with these ids, or records with these; one that gets records is not in
+        the trash.
         """
         self.assumed_head, head = cached, cached.head
         n = head.session
@@ -41,16 +44,26 @@ class OptimisticTransaction(PostgresTransaction):
         path = self._paths.get(head.branch) or ()
         sessions = dict.fromkeys((n, *(split_branch(segment.branch)[0] for segment in path)))
         absent = [(session, id) for session in sessions for id in ids]
-        if len(absent) > _MAX_MARKS:
+        new_records = [(session, id) for session in sessions for id in records]
+        if len(absent) + len(new_records) > _MAX_MARKS:
             raise ReadNotAllowed
-        marks = [conversion.message_mark(*message) for message in absent]
+        marks = [conversion.entry_mark(*message) for message in absent]
         expected = (head.branch_no, head.seq, head.updated_at, head.activity)
-        self._expected_values = (*expected, marks, self._tenant_info.known_format, time)
+        values: tuple[object, ...] = (*expected, marks, self._tenant_info.known_format, time)
+        self._compare = ("cas_head", values)
+        if records:
+            marks = [conversion.entry_mark(*record) for record in new_records]
+            self._compare = ("cas_head_and_records", (*values, marks))
         self._deferred: list[tuple[str, tuple[object, ...]]] | None = []
         self._heads_before[n] = self._heads[n] = head
         self._locked_sessions.add(n)
-        self._messages_by_id.update((message, []) for message in absent)
+        self._messages_by_id.expect_absent(absent)
+        self._records_by_id.expect_absent(new_records)
         self._cached_tail = head.branch, cached.tail
+
+    def is_trashed(self, n: int) -> bool:
+        """Return false where the server compares it."""
+        return self._compare[0] != "cas_head_and_records" and super().is_trashed(n)
 
     def _write(self, name: str, *values: object) -> None:
         if self._deferred is None:
@@ -65,8 +78,9 @@ class OptimisticTransaction(PostgresTransaction):
         deferred, self._deferred = self._deferred, None
         self._head_writes += 1
         self.writes += 1
-        values = (*HEADS.values(row), self._tenant_info.activity_lock, *self._expected_values)
-        self._note_head_after(row, self._execute("cas_head", *values))
+        compare, expected = self._compare
+        values = (*HEADS.values(row), self._tenant_info.activity_lock, *expected)
+        self._note_head_after(row, self._execute(compare, *values))
         for statement, given in deferred:
             self._write(statement, *given)
 
@@ -89,3 +103,10 @@ class OptimisticTransaction(PostgresTransaction):
         super().add_messages(branch, rows, blobs)
         self._cached_tail = (0, ())
         self.inserted = branch, rows
+
+    def add_records(
+        self, branch: int, rows: Sequence[RecordRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert records and blobs; without messages, a lost commit is resolved by them."""
+        super().add_records(branch, rows, blobs)
+        self.inserted = self.inserted or (branch, rows)

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, NoReturn, TypeVar
 
 import psycopg
@@ -46,9 +47,13 @@ from holdfast.storage.postgres.head_cache import HeadCache
 from holdfast.storage.postgres.optimistic import OptimisticTransaction
 from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.snapshot import Tenant
-from holdfast.storage.postgres.transaction import PostgresTransaction, SessionLocked
+from holdfast.storage.postgres.transaction import (
+    ExclusiveRequired,
+    PostgresTransaction,
+    SessionLocked,
+)
 from holdfast.storage.postgres.watcher import NotificationWatcher
-from holdfast.storage.prefetch import prefetch_of
+from holdfast.storage.prefetch import forget_runs, prefetch_of
 from holdfast.storage.protocol import Operation
 from holdfast.storage.write_queue import TakeBatch, Ticket
 
@@ -124,6 +129,9 @@ class TransactionRunner:
                         error = lost.pending_commit.abort_error
                     else:
                         in_doubt = in_doubt or lost.error
+            except ExclusiveRequired:
+                exclusive = True
+                continue
             except RetryableConflict as conflict:
                 error = conflict.error
                 conflicts += 1
@@ -131,6 +139,7 @@ class TransactionRunner:
                 _raise_outcome(refusal, in_doubt)
             if time.monotonic() + pause > until or conflicts > _MAX_CONFLICTS:
                 _raise_outcome(error, in_doubt)
+            _forget_unless(in_doubt, operation)
             time.sleep(pause)
             pause = min(2 * pause, _MAX_BACKOFF_S)
 
@@ -172,7 +181,7 @@ class TransactionRunner:
         the operation reads. Nothing was stored then.
         """
         hint = prefetch_of(operation)
-        if hint is None or not hint.ids or hint.items:
+        if hint is None or hint.session is None or not hint.is_append:
             return None
         cached = self._head_cache.checkout(hint.session, hint.newest)
         if cached is None:
@@ -183,7 +192,7 @@ class TransactionRunner:
             connection.consume_input()
             with connection.write_only():
                 self._enter(connection, tx, "enter_writing")
-                tx.assume_head(cached, hint.ids)
+                tx.assume_head(cached, hint.ids, hint.records)
                 value = operation(tx)
                 tx.require_head_write()
         except (ReadNotAllowed, HoldfastError):
@@ -333,7 +342,8 @@ class TransactionRunner:
         Return how many completed, and the backend of the connection if it was lost. On any error
         none completes, and the first is to be run alone.
         """
-        if len(batch) == 1:
+        batch = list(takewhile(_may_share_transaction, batch))
+        if len(batch) <= 1:
             return 0, None
         together: list[Ticket[Any]] = []
         try:
@@ -364,6 +374,7 @@ class TransactionRunner:
     ) -> None:
         for ticket in batch:
             before = tx.writes
+            forget_runs(ticket.operation)  # A batch that it was part of before was rolled back.
             try:
                 ticket.run_in(tx)
             except SessionLocked:
@@ -399,8 +410,21 @@ class TransactionRunner:
         orphaned_backend: BackendId | None = None,
         in_doubt: HoldfastError | None = None,
     ) -> None:
+        _forget_unless(in_doubt, ticket.operation)
         ticket.run(partial(self.run, orphaned_backend=orphaned_backend, in_doubt=in_doubt))
         ticket.finish()
+
+
+def _may_share_transaction(ticket: Ticket[Any]) -> bool:
+    """False for a write of records of the store: it waits for their locks."""
+    hint = prefetch_of(ticket.operation)
+    return hint is None or not hint.store_record_names
+
+
+def _forget_unless(in_doubt: HoldfastError | None, operation: Operation[Any]) -> None:
+    """Make an operation forget its runs, unless one of them may have been stored."""
+    if in_doubt is None:
+        forget_runs(operation)
 
 
 def _raise_outcome(error: HoldfastError, in_doubt: HoldfastError | None) -> NoReturn:

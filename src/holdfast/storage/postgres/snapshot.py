@@ -7,18 +7,39 @@ beginning of a transaction is sent together with its first query.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 from uuid import UUID
 
+from msgspec import UNSET, UnsetType
+from psycopg.types.numeric import Int8
+
+from holdfast import codec
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Damaged, SchemaTooNew
-from holdfast.storage.ancestry import Path, PathBranch, Segment, is_on_path, join_path, ranges
+from holdfast.storage.ancestry import (
+    Path,
+    PathBranch,
+    Segment,
+    has_record,
+    is_on_path,
+    join_path,
+    ranges,
+    record_ranges,
+)
 from holdfast.storage.postgres import conversion
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
-from holdfast.storage.postgres.conversion import bind, branch_number, mark, split_branch, text_of
+from holdfast.storage.postgres.conversion import (
+    bind,
+    branch_number,
+    mark,
+    mark_or_zero,
+    name_mark,
+    split_branch,
+    text_of,
+)
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.postgres.tables import (
     HEADS,
@@ -31,7 +52,7 @@ from holdfast.storage.postgres.tables import (
     session_and_head,
     unreadable_session,
 )
-from holdfast.storage.prefetch import Prefetch, PrefetchItem
+from holdfast.storage.prefetch import Prefetch, PrefetchItem, StoreRecordName
 from holdfast.storage.protocol import SessionField, Snapshot
 from holdfast.storage.rows import (
     BranchOwner,
@@ -40,23 +61,30 @@ from holdfast.storage.rows import (
     ListedSession,
     MessageRow,
     QueueRow,
+    RecordRow,
     SessionFilter,
     SessionRow,
     SessionSize,
+    StoreRecordRow,
     ToolRow,
     TurnRow,
     UnreadableSession,
     UsageRow,
+    prefix_range,
     sort_usage,
 )
 from holdfast.titles import normalize_title
 
 T = TypeVar("T")
+EntryT = TypeVar("EntryT", MessageRow, RecordRow)
 
 _MAX_BIGINT: Final = (1 << 63) - 1
 _TEXT_PAGE_ROWS: Final = 500
 _HASH_LENGTH: Final = 64
+_MAX_INDEXED_ID_BYTES: Final = 1000  # in statements and in the index, too
 _MAX_MARKS_PER_STATEMENT: Final = 5_000
+_STORE_RECORDS_PAGE_ROWS: Final = 500
+_STORE_RECORD_LOCKS: Final = 256  # of a tenant: a batch of many records takes no more
 _TURN_SCOPED: Final = frozenset({"turn", "tools", "draft", "opening"})
 
 
@@ -108,6 +136,12 @@ class Tenant:
         self.write_lock = int.from_bytes(names[:8], "big", signed=True)
         self.activity_lock = int.from_bytes(names[8:12], "big") >> 1
         self.channel = f"holdfast_{names.hex()}"
+        records = mark(f"records of {schema}\0{name}").bytes
+        self._store_record_lock = int.from_bytes(records[:8], "big", signed=True)
+
+    def store_record_lock(self, name: StoreRecordName) -> int:
+        """Return the lock of a record of the store, which its writers take; others may share it."""
+        return self._store_record_lock ^ name_mark(*name).int % _STORE_RECORD_LOCKS
 
 
 def schema_lock(schema: str) -> int:
@@ -143,7 +177,10 @@ class PostgresSnapshot(Snapshot):
         self._heads: dict[int, HeadRow | None] = {}
         self._prefetched: dict[tuple[str, *tuple[int, ...]], StatementResult] = {}
         self._root_branches: StatementResult | None = None
+        self._active_paths: dict[int, StatementResult] = {}
         self._tails: dict[int, tuple[int, StatementResult]] = {}
+        self._first_records: dict[int, int | None] = {}  # the seq of a branch's first record
+        self._newest_records: dict[tuple[int, str, str | None], tuple[int, StatementResult]] = {}
         self._fork_counts: dict[str, int] = {}
         self._open_turns: dict[tuple[int, int], TurnRow] = {}
 
@@ -168,14 +205,22 @@ class PostgresSnapshot(Snapshot):
 
     def prefetch(self, *hints: Prefetch) -> None:
         """Queue the reads that these hints name; they are sent with the first query."""
-        self._prefetch_heads(list(dict.fromkeys(hint.session for hint in hints)))
+        self._prefetch_heads([n for n in dict.fromkeys(h.session for h in hints) if n is not None])
         for hint in hints:
             n = hint.session
+            if n is None:
+                continue
             if hint.newest:
                 self._tails[n] = hint.newest, self._execute("tail", n, hint.newest)
             for name in hint.items:
                 values = (n, hint.turn) if name in _TURN_SCOPED else (n,)
                 self._prefetched[name, *values] = self._execute(name, *values)
+            if hint.record_names:
+                if not self._paths.has_session(n):
+                    self._active_paths[n] = self._execute("active_path", n)
+                answer = self._execute("newest_records", n, *_name_columns(hint.record_names))
+                for place, (kind, key) in enumerate(hint.record_names, 1):
+                    self._newest_records[n, kind, key] = place, answer
 
     def _prefetch_heads(self, sessions: Sequence[int]) -> None:
         self._prefetched.update((("head", n), self._execute("head", n)) for n in sessions)
@@ -234,7 +279,7 @@ class PostgresSnapshot(Snapshot):
         if by == "n":
             read = map(SESSIONS.row, self._session_result(int(value)).fetchall())
             return [row for row in read if _is_found(row, trashed=trashed, stubs=stubs)]
-        text = _sessions_by(by, trashed=trashed, stubs=stubs)
+        text = _sessions_by(_statement(by, str(value)), trashed=trashed, stubs=stubs)
         values = (self._tenant, limit, *_sought(by, str(value)))
         found = self._statements.execute_sql(text, values).fetchall()
         convert = self._session_with_head if by in {"id", "key"} else SESSIONS.row
@@ -242,6 +287,10 @@ class PostgresSnapshot(Snapshot):
 
     def _session_result(self, n: int) -> StatementResult:
         return self._result("session", n)
+
+    def is_trashed(self, n: int) -> bool:
+        """True if a session is in the trash."""
+        return self._result("trashed", n).fetchone() == (True,)
 
     def _session_with_head(self, row: Sequence[Any]) -> SessionRow:
         """Return a session's identity; its head comes along and is cached."""
@@ -289,9 +338,10 @@ class PostgresSnapshot(Snapshot):
         self, listing: SessionFilter, *, before: int | None, limit: int
     ) -> list[ListedSession]:
         """List by activity, newest first."""
-        if listing.text is None:
+        if listing.text is None and not listing.metadata:
             return self._list(listing, before, limit)
-        return list(islice(self._list_by_text(listing, before), limit))
+        rows = limit if listing.text is None else _TEXT_PAGE_ROWS
+        return list(islice(self._list_matching(listing, before, rows), limit))
 
     def _list(self, listing: SessionFilter, before: int | None, limit: int) -> list[ListedSession]:
         values: list[object] = [self._tenant, _MAX_BIGINT if before is None else before, limit]
@@ -321,16 +371,19 @@ class PostgresSnapshot(Snapshot):
                 turn = TURNS.row(row)
                 self._open_turns[turn.session, turn.number] = turn
 
-    def _list_by_text(self, listing: SessionFilter, before: int | None) -> Iterator[ListedSession]:
-        """List the sessions that show a text, page by page.
+    def _list_matching(
+        self, listing: SessionFilter, before: int | None, rows: int
+    ) -> Iterator[ListedSession]:
+        """List the sessions that show a text or have metadata, `rows` at a time.
 
-        The server does not fold letters as Python does, so they are compared here.
+        The server does not fold letters as Python does, and it has only marks of metadata, so they
+        are compared here.
         """
         while True:
-            page = self._list(listing, before, _TEXT_PAGE_ROWS)
+            page = self._list(listing, before, rows)
             readable = [item for item in page if not isinstance(item, UnreadableSession)]
             yield from (pair for pair in readable if listing.matches(*pair))
-            if len(page) < _TEXT_PAGE_ROWS:
+            if len(page) < rows:
                 return
             last = page[-1]
             before = last.activity if isinstance(last, UnreadableSession) else last[1].activity
@@ -349,23 +402,27 @@ class PostgresSnapshot(Snapshot):
         known = self._paths.get(branch) or self._prefetched_path(branch)
         if known is not None:
             return known
+        low = 0 if low <= 1 else low  # Records may lie before the first message.
         steps = self._fetch_all("path", *split_branch(branch), low)
         if not steps or (steps[-1][2] is not None and steps[-1][3] >= low):
             raise Damaged(f"branch {branch} is missing; run store.verify().")
-        found = join_path(
-            PathBranch(branch_number(session, number), fork_seq, text_of(id))
-            for session, number, _, fork_seq, id in steps
-        )
-        if steps[-1][2] is None or not steps[-1][3]:
+        found = _join_steps(steps)
+        if steps[-1][2] is None:
             self._cache_path(branch, found)
         return found
 
     def _prefetched_path(self, branch: int) -> Path | None:
-        """Receive the prefetched root branches; return the path if it is cached then."""
+        """Receive the prefetched paths of active branches; return this one if it is among them."""
         answer, self._root_branches = self._root_branches, None
         for session, number, id in [] if answer is None else answer.fetchall():
             root = branch_number(session, number)
             self._cache_path(root, join_path([PathBranch(root, 0, text_of(id))]))
+        active = self._active_paths.pop(split_branch(branch)[0], None)
+        steps = [] if active is None else active.fetchall()
+        if steps and branch_number(*steps[0][:2]) == branch and steps[-1][2] is None:
+            found = _join_steps(steps)
+            self._cache_path(branch, found)
+            return found
         return self._paths.get(branch)
 
     def _cache_path(self, branch: int, path: Path) -> None:
@@ -390,7 +447,9 @@ class PostgresSnapshot(Snapshot):
             found = self._fetch_all("branch", *position)
         else:
             found = self._fetch_all("branches", session)
-        return [branch_row(row) for row in found]
+        rows = [(branch_row(row), seq) for *row, seq in found]
+        self._first_records.update((row.n, seq) for row, seq in rows)
+        return [row for row, _ in rows]
 
     def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
         """Return these branches and their descendants, in one statement."""
@@ -461,7 +520,7 @@ class PostgresSnapshot(Snapshot):
         sessions = {split_branch(segment.branch)[0] for segment in path}
         return {
             row.id: (owners[at], row)
-            for at, row in self._find_by_ids(sorted(sessions), ids)
+            for at, row in self._find_messages(sorted(sessions), ids)
             if is_on_path(path, at, row.seq)
         }
 
@@ -469,27 +528,156 @@ class PostgresSnapshot(Snapshot):
         self, sessions: Collection[int], ids: Sequence[str]
     ) -> list[tuple[int, MessageRow]]:
         """Find messages by their ids on all branches of sessions."""
-        return self._find_by_ids(sorted(sessions), ids) if sessions and ids else []
+        return self._find_messages(sorted(sessions), ids) if sessions and ids else []
 
-    def _find_by_ids(
+    def _find_messages(
         self, sessions: Sequence[int], ids: Sequence[str]
     ) -> list[tuple[int, MessageRow]]:
+        return self._find_by_ids("messages_by_id", conversion.message_row, sessions, ids)
+
+    def _find_by_ids(
+        self,
+        name: str,
+        convert: Callable[[Sequence[Any]], EntryT],
+        sessions: Sequence[int],
+        ids: Sequence[str],
+    ) -> list[tuple[int, EntryT]]:
+        """Find messages or records by their ids on all branches of sessions."""
         wanted, searched = set(ids), set(sessions)
-        marks = [conversion.message_mark(session, name) for session in sessions for name in wanted]
-        found: list[tuple[int, MessageRow]] = []
+        marks = [conversion.entry_mark(session, name) for session in sessions for name in wanted]
+        found: list[tuple[int, EntryT]] = []
         for first in range(0, len(marks), _MAX_MARKS_PER_STATEMENT):
             some = marks[first : first + _MAX_MARKS_PER_STATEMENT]
-            for session, number, *values in self._fetch_all("messages_by_id", some):
-                row = conversion.message_row(values)
+            for session, number, *values in self._fetch_all(name, some):
+                row = convert(values)
                 if row.id in wanted and session in searched:
                     found.append((branch_number(session, number), row))
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
     def session_size(self, session: int) -> SessionSize:
-        """Count the messages on a session's own branches, and the bytes of them and their blobs."""
+        """Count a session's own messages, and the bytes of them, its records and their blobs."""
         messages, size = self._fetch_one("size_of_messages", session) or (0, 0)
+        records = self._fetch_one("size_of_records", session) or (0,)
         blobs = self._fetch_one("size_of_blobs", session) or (0,)
-        return SessionSize(messages, size + blobs[0])
+        return SessionSize(messages, size + records[0] + blobs[0])
+
+    # ----------------------------------------------------------------------------- records
+
+    def records(
+        self,
+        ranges: Iterable[Segment],
+        *,
+        kind: str | None = None,
+        key: str | UnsetType | None = UNSET,
+        prefix: str | None = None,
+        limit: int | None = None,
+    ) -> list[tuple[str, RecordRow]]:
+        """Return the records of these segments, the last first, in one statement."""
+        wanted = list(ranges)
+        if not wanted:
+            return []
+        if kind is not None and key is not UNSET and limit == 1:
+            answer = self._prefetched_newest(wanted, kind, key)
+            if answer is not None:
+                return answer
+        values = (*_range_columns(wanted), limit)
+        if kind is None:
+            found = self._fetch_all("records", *values)
+        elif key is UNSET:
+            found = self._fetch_all(
+                "records_of_kind", *values, mark(kind), bind(kind), bind(prefix)
+            )
+        else:
+            found = self._fetch_all("records_of_key", *values, *_record_name(kind, key))
+        return [(wanted[place - 1].session_id, conversion.record_row(row)) for place, *row in found]
+
+    def record_numbers(
+        self,
+        segment: Segment,
+        kind: str,
+        key: str | UnsetType | None = UNSET,
+        *,
+        limit: int | None = None,
+    ) -> list[int]:
+        """Return the numbers of a segment's records of a kind and key, the last first."""
+        values = (*_range_columns([segment]), limit)
+        if key is UNSET:
+            found = self._fetch_all("record_numbers_of_kind", *values, mark(kind), bind(kind))
+        else:
+            named = _record_name(kind, key)
+            found = self._fetch_all("record_numbers_of_key", *values, *named)
+        return [number for (number,) in found]
+
+    def _prefetched_newest(
+        self, wanted: Sequence[Segment], kind: str, key: str | None
+    ) -> list[tuple[str, RecordRow]] | None:
+        """Return the prefetched newest record, if these are the segments of a whole history."""
+        session, _ = split_branch(wanted[0].branch)
+        place, answer = self._newest_records.get((session, kind, key), (0, None))
+        head = self._heads.get(session)
+        if answer is None or head is None or wanted != record_ranges(self.path(head.branch)):
+            return None
+        owners = {segment.branch: segment.session_id for segment in wanted}
+        return [
+            (owners[branch_number(owner, number)], conversion.record_row(row))
+            for at, owner, number, *row in answer.fetchall()
+            if at == place
+        ]
+
+    def stored_records(self, branch: int, ids: Sequence[str]) -> dict[str, RecordRow]:
+        """Find records by their ids along a branch's history."""
+        if not ids:
+            return {}
+        path = self.path(branch)
+        sessions = {split_branch(segment.branch)[0] for segment in path}
+        return {
+            row.id: row
+            for at, row in self._find_records(sorted(sessions), ids)
+            if _has_record(path, at, row)
+        }
+
+    def _find_records(
+        self, sessions: Sequence[int], ids: Sequence[str]
+    ) -> list[tuple[int, RecordRow]]:
+        return self._find_by_ids("records_by_id", conversion.record_row, sessions, ids)
+
+    def has_records(self, branch: int, seq: int) -> bool:
+        """True if a branch has a record of its own behind message `seq` or before."""
+        if self._never_had_records(branch):
+            return False
+        if branch not in self._first_records:
+            row = self._fetch_one("first_record", *split_branch(branch))
+            self._first_records[branch] = None if row is None else row[0]
+        first = self._first_records[branch]
+        return first is not None and first <= seq
+
+    def _never_had_records(self, branch: int) -> bool:
+        """True if the head shows that no record was ever stored on its branch."""
+        head = self._heads.get(split_branch(branch)[0])
+        return head is not None and head.branch == branch and head.records is None
+
+    def store_record(self, scope: str | None, kind: str, key: str | None) -> StoreRecordRow | None:
+        """Return the current record of the store with this scope, kind and key."""
+        found = self._fetch_all("store_records_by_name", [name_mark(scope, kind, key)])
+        rows = (conversion.store_record_row(row) for _, *row in found)
+        names = (scope, kind, key)
+        return next((row for row in rows if (row.scope, row.kind, row.key) == names), None)
+
+    def store_record_ids(self, ids: Sequence[str]) -> dict[str, StoreRecordRow]:
+        """Find records of the store by their ids."""
+        found = self._fetch_all("store_records_by_id", [mark(name) for name in ids]) if ids else []
+        rows = {row.id: row for row in map(conversion.store_record_row, found)}
+        return {name: rows[name] for name in ids if name in rows}
+
+    def store_records(self) -> Iterator[StoreRecordRow]:
+        """Return all records of the store, oldest first, a page at a time."""
+        last = 0
+        while True:
+            page = self._fetch_all("store_records", last, _STORE_RECORDS_PAGE_ROWS)
+            yield from (conversion.store_record_row(row) for _, *row in page)
+            if len(page) < _STORE_RECORDS_PAGE_ROWS:
+                return
+            last = page[-1][0]
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
@@ -509,7 +697,7 @@ class PostgresSnapshot(Snapshot):
         return [TOOLS.row(row) for row in self._result("tools", session, turn).fetchall()]
 
     def draft(self, session: int, turn: int, *, limit: int | None = None) -> list[bytes]:
-        """Return the records of an open draft."""
+        """Return the chunks of an open draft."""
         found = self._result("opening" if limit == 1 else "draft", session, turn).fetchall()
         return [row[0] for row in found][:limit]
 
@@ -528,7 +716,7 @@ class PostgresSnapshot(Snapshot):
         if session is not None:
             found = self._result("usage", session).fetchall()
             return sort_usage(map(USAGE.row, found))[:limit]
-        found = self._fetch_all("usage_of_model", conversion.model_mark(model), limit)
+        found = self._fetch_all("usage_of_model", conversion.mark_or_zero(model), limit)
         return [USAGE.row(row) for row in found]
 
     def stored_blob(self, sha256: str) -> bytes | None:
@@ -538,10 +726,23 @@ class PostgresSnapshot(Snapshot):
         row = self._fetch_one("blob", sha256)
         return None if row is None else row[0]
 
+    def stored_blobs(self, hashes: Sequence[str]) -> dict[str, bytes]:
+        """Return the data of those of these blobs that are stored, in one statement."""
+        wanted = [sha256 for sha256 in hashes if is_hash(sha256)]
+        return dict(self._fetch_all("blobs", wanted)) if wanted else {}
+
     def erasures(self) -> int:
         """Return how many transactions have erased messages."""
         row = self._fetch_one("erasures")
         return row[0] if row else 0
+
+
+def _join_steps(steps: Iterable[Sequence[Any]]) -> Path:
+    """Return the path of branches, given newest first, as they were read."""
+    return join_path(
+        PathBranch(branch_number(session, number), fork_seq, text_of(id), fork_record)
+        for session, number, _, fork_seq, fork_record, id in steps
+    )
 
 
 def is_hash(text: str) -> bool:
@@ -549,14 +750,52 @@ def is_hash(text: str) -> bool:
     return len(text) == _HASH_LENGTH and text.isascii() and text.isalnum()
 
 
+def _record_bounds(segment: Segment) -> tuple[int, ...]:
+    """Return a segment's branch, and the bounds of its records, as statements bind them."""
+    last, last_record = (
+        _MAX_BIGINT if bound is None else bound for bound in (segment.last, segment.last_record)
+    )
+    return (*split_branch(segment.branch), segment.first - 1, last, last_record)
+
+
+def _range_columns(segments: Sequence[Segment]) -> tuple[list[Int8], ...]:
+    """Return the bounds of segments, one list for each column."""
+    columns = zip(*map(_record_bounds, segments), strict=True)
+    return tuple(map(conversion.int8_array, columns))
+
+
+def _record_name(kind: str, key: str | None) -> tuple[object, ...]:
+    """Return the marks and names of a kind and key, as statements bind them."""
+    return mark(kind), bind(kind), mark_or_zero(key), bind(key or "")
+
+
+def _has_record(path: Path, branch: int, row: RecordRow) -> bool:
+    """Return whether a record of a branch is in the history along a path."""
+    return any(
+        segment.branch == branch and has_record(segment, row.seq, row.number) for segment in path
+    )
+
+
+def _name_columns(names: Sequence[tuple[str, str | None]]) -> tuple[list[object], ...]:
+    """Return the marks and names of kinds and keys, one list for each column."""
+    columns = zip(*(_record_name(kind, key) for kind, key in names), strict=True)
+    return tuple(map(list, columns))
+
+
 def _is_found(row: SessionRow, *, trashed: bool | None, stubs: bool) -> bool:
     return (stubs or row.purged_at is None) and trashed in {None, row.trashed_at is not None}
 
 
+def _statement(by: SessionField, value: str) -> str:
+    """Return the name of the statement that finds sessions by a value of a field."""
+    long = by == "message_id" and len(codec.encode_text(value)) > _MAX_INDEXED_ID_BYTES
+    return f"sessions_by_{'long_' if long else ''}{by}"
+
+
 @cache
-def _sessions_by(by: SessionField, *, trashed: bool | None, stubs: bool) -> str:
-    """Return the statement that finds sessions by a field."""
-    pieces = [SQL[f"sessions_by_{by}"]]
+def _sessions_by(name: str, *, trashed: bool | None, stubs: bool) -> str:
+    """Return the text of a statement that finds sessions."""
+    pieces = [SQL[name]]
     if trashed is not None:
         pieces.append(f"AND s.trashed_at IS {'NOT ' if trashed else ''}NULL")
     if not stubs:
@@ -569,7 +808,7 @@ def _sought(by: SessionField, value: str) -> tuple[object, ...]:
     if by == "id_prefix":
         # Ids are lower-case base32, so "~" sorts after every continuation.
         return bind(value), bind(value + "~")
-    if by in {"id", "parent"}:
+    if by in {"id", "parent", "message_id"}:
         return (bind(value),)
     name = normalize_title(value) if by == "title_any_case" else value
     return mark(name), bind(name)
@@ -588,6 +827,7 @@ def _conditions(listing: SessionFilter, values: list[object]) -> list[str]:
         if text is not None:
             conditions.append(f"AND s.{name}_mark = {bound(mark(text))}")
             conditions.append(f"AND s.{name} = {bound(bind(text))}")
+    conditions += _name_conditions(listing, bound)
     if listing.since is not None:
         conditions.append(f"AND h.updated_at >= {bound(listing.since)}")
     if listing.until is not None:
@@ -602,3 +842,17 @@ def _conditions(listing: SessionFilter, values: list[object]) -> list[str]:
     if not listing.delegates:
         conditions.append("AND s.relation IS DISTINCT FROM 'delegate'")
     return conditions
+
+
+def _name_conditions(listing: SessionFilter, bound: Callable[[object], str]) -> Iterator[str]:
+    """Return the conditions on the metadata and the key; `bound` binds a value."""
+    for found in conversion.metadata_uuids(listing.metadata):
+        yield SQL["is_marked"].replace("$mark", bound(found))
+    if listing.key_prefix is not None:
+        start = conversion.key_start(listing.key_prefix) or b""
+        for column, prefix in (
+            ("key_start", start),
+            ("key", codec.encode_text(listing.key_prefix)),
+        ):
+            first, last = prefix_range(prefix)
+            yield f"AND s.{column} >= {bound(first)} AND s.{column} < {bound(last)}"

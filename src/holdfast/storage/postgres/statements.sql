@@ -66,7 +66,7 @@ SELECT 1 FROM pg_stat_activity a WHERE a.pid = $1::integer AND a.backend_start =
 -- name: commit_status
 SELECT pg_xact_status($1::text::xid8)
 
--- A record whose commit waits for the disk and for standbys, and so for all commits before it.
+-- A log entry whose commit waits for the disk and for standbys, and so for all commits before it.
 -- name: commit_barrier
 SELECT pg_logical_emit_message(true, 'holdfast', '')
 
@@ -80,6 +80,9 @@ SELECT pg_advisory_lock_shared($1::bigint # 1)
 
 -- name: session
 {sessions} AND s.n = $2
+
+-- name: trashed
+SELECT s.trashed_at IS NOT NULL FROM sessions s WHERE s.tenant = $1 AND s.n = $2
 
 -- name: sessions
 SELECT {s.*} FROM sessions s WHERE s.tenant = $1
@@ -113,6 +116,15 @@ WHERE s.tenant = $1
 -- name: sessions_by_run_id
 {sessions} AND s.n IN (
   SELECT t.session FROM turns t WHERE t.tenant = $1 AND t.run_mark = $3 AND t.run_id = $4)
+
+-- An index entry has less room than an id may need, so few ids are in the second index of them.
+-- name: sessions_by_message_id
+{sessions} AND s.n IN (SELECT m.session FROM messages m
+  WHERE m.tenant = $1 AND m.id = $3 AND octet_length(m.id) <= 1000)
+
+-- name: sessions_by_long_message_id
+{sessions} AND s.n IN (SELECT m.session FROM messages m
+  WHERE m.tenant = $1 AND m.id = $3 AND octet_length(m.id) > 1000)
 
 -- Not by the number itself: to find the first of many that way, the planner would read them all.
 -- name: sessions_end
@@ -156,6 +168,13 @@ UPDATE sessions SET {sessions.update} WHERE tenant = $1 AND n = $2
 -- name: drop_session
 DELETE FROM sessions WHERE tenant = $1 AND n = $2
 
+-- name: add_marks
+INSERT INTO metadata_marks (tenant, session, mark) SELECT $1, $2, unnest($3::uuid[])
+ON CONFLICT DO NOTHING
+
+-- name: drop_other_marks
+DELETE FROM metadata_marks WHERE tenant = $1 AND session = $2 AND mark <> ALL ($3::uuid[])
+
 -- ------------------------------------------------------------------------------------ heads
 
 -- name: head
@@ -190,6 +209,18 @@ WHERE tenant = $1 AND session = $2 RETURNING activity
 -- one of these marks ({heads+6}), the format of the tables is at most {heads+7}, and the server's time
 -- is within a second of {heads+8}. Otherwise it is an error, which rolls the transaction back.
 -- name: cas_head
+{compare} {swap}
+
+-- The same if no record has one of these marks ({heads+9}), either, and the session is not in the trash.
+-- name: cas_head_and_records
+{compare}
+    AND NOT EXISTS (
+      SELECT FROM records r WHERE r.tenant = $1 AND r.id_mark = ANY ({heads+9}::uuid[]))
+    AND EXISTS (
+      SELECT FROM sessions s WHERE s.tenant = $1 AND s.n = $2 AND s.trashed_at IS NULL)
+{swap}
+
+-- name: compare
 WITH put AS (
   UPDATE heads SET {heads.update}, activity = take_activity({heads+1}::integer)
   WHERE tenant = $1 AND session = $2 AND branch = {heads+2} AND seq = {heads+3}
@@ -198,6 +229,8 @@ WITH put AS (
     AND (abs(extract(epoch FROM clock_timestamp()) * 1000000 - {heads+8}) > 1000000) IS NOT TRUE
     AND NOT EXISTS (
       SELECT FROM messages m WHERE m.tenant = $1 AND m.id_mark = ANY ({heads+6}::uuid[]))
+
+-- name: swap
   RETURNING activity
 )
 SELECT sure((SELECT put.activity FROM put), $2)
@@ -210,6 +243,9 @@ SELECT (SELECT count(*) FROM sessions f WHERE f.tenant = $1 AND f.parent = s.id
     AND f.relation IN ('fork', 'continue') AND f.trashed_at IS NULL AND f.purged_at IS NULL),
   {s.*}, {h.*} FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
 WHERE h.tenant = $1 AND h.whose = $1 AND h.activity < $2
+
+-- name: is_marked
+AND s.n IN (SELECT m.session FROM metadata_marks m WHERE m.tenant = $1 AND m.mark = $mark)
 
 -- name: list_end
 ORDER BY h.activity DESC LIMIT $3
@@ -237,8 +273,11 @@ ORDER BY h.activity LIMIT $3
 
 -- --------------------------------------------------------------------------------- branches
 
+-- The first record of each comes along, as `first_record` returns it.
 -- name: find_branches
-SELECT {b.*}, s.id, s.purged_at IS NOT NULL
+SELECT {b.*}, s.id, s.purged_at IS NOT NULL, (
+  SELECT r.seq FROM records r WHERE r.tenant = $1 AND r.session = b.session AND r.branch = b.number
+  ORDER BY r.number LIMIT 1)
 FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
   LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
 WHERE b.tenant = $1
@@ -258,16 +297,28 @@ ORDER BY b.created_at, b.session, b.number
 
 -- The ancestry of a branch, back to message $4 at least.
 -- name: path
+{path_from} AND b.number = $3 {path_on} WHERE way.fork_seq >= $4 {path_to}
+
+-- The whole ancestry of a session's active branch.
+-- name: active_path
+{path_from} AND b.number = (SELECT h.branch FROM heads h WHERE h.tenant = $1 AND h.session = $2)
+{path_on} {path_to}
+
+-- name: path_from
 WITH RECURSIVE way AS (
-  SELECT 1 AS step, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq
-  FROM branches b WHERE b.tenant = $1 AND b.session = $2 AND b.number = $3
+  SELECT 1 AS step, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq, b.fork_record
+  FROM branches b WHERE b.tenant = $1 AND b.session = $2
+
+-- name: path_on
   UNION ALL
-  SELECT way.step + 1, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq
+  SELECT way.step + 1, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq,
+    b.fork_record
   FROM way JOIN branches b
     ON b.tenant = $1 AND b.session = way.parent_session AND b.number = way.parent_number
-  WHERE way.fork_seq >= $4
+
+-- name: path_to
 )
-SELECT way.session, way.number, way.parent_session, way.fork_seq, s.id
+SELECT way.session, way.number, way.parent_session, way.fork_seq, way.fork_record, s.id
 FROM way JOIN sessions s ON s.tenant = $1 AND s.n = way.session ORDER BY way.step
 
 -- The active branches of sessions, of those that have no parent: their path is one segment.
@@ -363,7 +414,7 @@ WHERE m.tenant = $1 AND m.id_mark = ANY ($2::uuid[]) ORDER BY m.branch, m.seq
 
 -- How many messages are at these positions, how many of them have the expected id, and how many the
 -- expected id and body.
--- name: count_expected
+-- name: expected_messages
 SELECT count(*), count(*) FILTER (WHERE m.id = new.id),
   count(*) FILTER (WHERE m.id = new.id AND m.body = new.body)
 FROM unnest($4::bigint[], $5::bytea[], $6::bytea[]) AS new (seq, id, body)
@@ -377,7 +428,9 @@ FROM messages m WHERE m.tenant = $1 AND m.session = $2
 -- name: size_of_blobs
 SELECT coalesce(sum(octet_length(b.data)), 0)::bigint FROM blobs b
 WHERE b.tenant = $1 AND b.sha256 IN (
-  SELECT u.sha256 FROM blob_uses u WHERE u.tenant = $1 AND u.session = $2)
+  SELECT u.sha256 FROM blob_uses u WHERE u.tenant = $1 AND u.session = $2
+  UNION ALL
+  SELECT u.sha256 FROM record_blobs u WHERE u.tenant = $1 AND u.session = $2)
 
 -- name: add_message
 INSERT INTO messages (tenant, session, branch, seq, id, id_mark, turn, crc, summary, body)
@@ -405,10 +458,192 @@ ON CONFLICT (tenant) DO UPDATE SET erasures = tenants.erasures + 1
 -- name: erasures
 SELECT erasures FROM tenants WHERE tenant = $1
 
+-- ---------------------------------------------------------------------------------- records
+
+-- name: record_columns
+r.number, r.seq, r.id, r.kind, r.key, r.crc, r.body
+
+-- The records of segments, the last first, $7 of them: $2 to $6 are the session and branch of each, the
+-- first and last seq, and the last number. Both grow along a branch, so the last ones are one position
+-- in an index, and what a parent stored behind the same message later is not read. If only a number is
+-- given, the seq that it lies behind is looked up first.
+-- name: records
+SELECT wanted.place, {record_columns} {records_from} {records_to}
+
+-- Those of a kind ($8 is its mark), or of them those whose key begins with $10.
+-- name: records_of_kind
+SELECT wanted.place, {record_columns} {records_from} AND r.kind_mark = $8 AND r.kind = $9
+  AND ($10::bytea IS NULL OR substring(coalesce(r.key, '') FOR octet_length($10)) = $10)
+{records_to}
+
+-- Those of a kind and key. A key that is missing has a mark, too.
+-- name: records_of_key
+SELECT wanted.place, {record_columns} {records_from} {of_key} {records_to}
+
+-- The numbers of those of a kind, or of a kind and key.
+-- name: record_numbers_of_kind
+SELECT r.number {records_from} AND r.kind_mark = $8 AND r.kind = $9 {records_to}
+
+-- name: record_numbers_of_key
+SELECT r.number {records_from} {of_key} {records_to}
+
+-- name: of_key
+AND r.kind_mark = $8 AND r.kind = $9 AND r.key_mark = $10 AND coalesce(r.key, '') = $11
+
+-- name: records_from
+FROM unnest($2::bigint[], $3::integer[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
+    AS wanted (session, branch, first, last, last_record, place)
+  CROSS JOIN LATERAL (SELECT CASE
+    WHEN wanted.last < 9223372036854775807 OR wanted.last_record = 9223372036854775807
+    THEN wanted.last ELSE (
+      SELECT r.seq FROM records r
+      WHERE r.tenant = $1 AND r.session = wanted.session AND r.branch = wanted.branch
+        AND r.number <= wanted.last_record ORDER BY r.number DESC LIMIT 1) END AS seq OFFSET 0) AS last
+  CROSS JOIN LATERAL (
+    SELECT * FROM records r
+    WHERE r.tenant = $1 AND r.session = wanted.session AND r.branch = wanted.branch
+      AND r.seq >= wanted.first AND (r.seq, r.number) <= (last.seq, wanted.last_record)
+      AND r.number <= wanted.last_record
+
+-- name: records_to
+    ORDER BY r.seq DESC, r.number DESC LIMIT $7) AS r
+ORDER BY wanted.place, r.seq DESC, r.number DESC LIMIT $7
+
+-- The newest record of each of these kinds and keys ($3 to $6 are their marks and names) in the history
+-- of a session.
+-- name: newest_records
+WITH RECURSIVE way AS (
+  SELECT 1 AS step, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq, b.fork_record,
+    9223372036854775807 AS last, 9223372036854775807 AS last_record
+  FROM heads h JOIN branches b ON b.tenant = $1 AND b.session = $2 AND b.number = h.branch
+  WHERE h.tenant = $1 AND h.session = $2
+  UNION ALL
+  SELECT way.step + 1, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq,
+    b.fork_record, way.fork_seq, coalesce(way.fork_record, 0)
+  FROM way JOIN branches b
+    ON b.tenant = $1 AND b.session = way.parent_session AND b.number = way.parent_number
+)
+SELECT wanted.place, found.*
+FROM unnest($3::uuid[], $4::bytea[], $5::uuid[], $6::bytea[]) WITH ORDINALITY
+    AS wanted (kind_mark, kind, key_mark, key, place)
+  CROSS JOIN LATERAL (SELECT way.session, way.number AS branch, r.* FROM way CROSS JOIN LATERAL (
+      SELECT {record_columns} FROM records r
+      WHERE r.tenant = $1 AND r.session = way.session AND r.branch = way.number
+        AND r.seq >= way.fork_seq AND (r.seq, r.number) <= (way.last, way.last_record)
+        AND r.number <= way.last_record
+        AND r.kind_mark = wanted.kind_mark AND r.kind = wanted.kind
+        AND r.key_mark = wanted.key_mark AND coalesce(r.key, '') = wanted.key
+      ORDER BY r.seq DESC, r.number DESC LIMIT 1) AS r
+    ORDER BY way.step LIMIT 1) AS found
+
+-- The seq that the first record of a branch lies behind; those after it lie behind the same or later ones.
+-- name: first_record
+SELECT r.seq FROM records r WHERE r.tenant = $1 AND r.session = $2 AND r.branch = $3
+ORDER BY r.number LIMIT 1
+
+-- name: records_by_id
+SELECT r.session, r.branch, {record_columns} FROM records r
+WHERE r.tenant = $1 AND r.id_mark = ANY ($2::uuid[]) ORDER BY r.branch, r.number
+
+-- name: expected_records
+SELECT count(*), count(*) FILTER (WHERE r.id = new.id),
+  count(*) FILTER (WHERE r.id = new.id AND r.body = new.body)
+FROM unnest($4::bigint[], $5::bytea[], $6::bytea[]) AS new (number, id, body)
+  JOIN records r ON r.tenant = $1 AND r.session = $2 AND r.branch = $3::integer
+    AND r.number = new.number
+
+-- name: size_of_records
+SELECT coalesce(sum(octet_length(r.id) + octet_length(r.body)), 0)::bigint
+FROM records r WHERE r.tenant = $1 AND r.session = $2
+
+-- name: add_record
+INSERT INTO records (tenant, session, branch, number, seq, id, id_mark, kind, kind_mark, key,
+  key_mark, crc, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+
+-- name: use_record_blob
+INSERT INTO record_blobs (tenant, session, branch, number, sha256) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING
+
+-- name: drop_records
+WITH gone AS (
+  DELETE FROM records WHERE tenant = $1 AND session = $2 AND branch = $3
+    AND number = ANY ($4::bigint[]) RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: drop_record_blobs
+DELETE FROM record_blobs u WHERE u.tenant = $1 AND u.session = $2 AND u.branch = $3
+  AND u.number = ANY ($4::bigint[])
+RETURNING u.sha256
+
+-- The number of the first record that is cut off: behind a message after $4, or $5.
+-- name: first_cut
+least($5, (SELECT r.number FROM records r WHERE r.tenant = $1 AND r.session = $2 AND r.branch = $3
+  AND r.seq > $4 ORDER BY r.seq, r.number LIMIT 1))
+
+-- name: cut_record_blobs
+DELETE FROM record_blobs u WHERE u.tenant = $1 AND u.session = $2 AND u.branch = $3
+  AND u.number >= {first_cut}
+RETURNING u.sha256
+
+-- name: cut_records
+WITH gone AS (
+  DELETE FROM records WHERE tenant = $1 AND session = $2 AND branch = $3
+    AND number >= {first_cut} RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- --------------------------------------------------------------------- records of the store
+
+-- Records of the store have no session whose head could be locked. A writer locks their names, in order,
+-- before it reads them. The format and the id of the transaction come along, as with a head.
+-- name: lock_store_records
+SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text,
+  pg_advisory_xact_lock(wanted.lock)
+FROM unnest($1::bigint[]) AS wanted (lock)
+
+-- name: store_record_columns
+r.scope, r.kind, r.key, r.id, r.crc, r.body
+
+-- The current records of these names, and the blobs they refer to.
+-- name: store_records_by_name
+SELECT ARRAY(SELECT u.sha256 FROM store_record_blobs u WHERE u.tenant = $1 AND u.id_mark = r.id_mark),
+  {store_record_columns} FROM store_records r
+WHERE r.tenant = $1 AND r.name_mark = ANY ($2::uuid[]) AND r.body IS NOT NULL
+
+-- name: store_records_by_id
+SELECT {store_record_columns} FROM store_records r
+WHERE r.tenant = $1 AND r.id_mark = ANY ($2::uuid[])
+
+-- name: store_records
+SELECT r.number, {store_record_columns} FROM store_records r
+WHERE r.tenant = $1 AND r.number > $2 ORDER BY r.number LIMIT $3
+
+-- name: add_store_record
+INSERT INTO store_records (tenant, scope, kind, key, name_mark, id, id_mark, crc, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+
+-- name: empty_store_record
+UPDATE store_records SET body = NULL, crc = $3 WHERE tenant = $1 AND id_mark = $2
+
+-- name: use_store_record_blob
+INSERT INTO store_record_blobs (tenant, id_mark, sha256) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+
+-- name: drop_store_record_blobs
+DELETE FROM store_record_blobs WHERE tenant = $1 AND id_mark = $2
+
+-- True if no other transaction of this tenant writes; none can begin until this one has ended.
+-- name: claim_tenant
+SELECT pg_try_advisory_xact_lock($1)
+
 -- ------------------------------------------------------------------------------------ blobs
 
 -- name: blob
 SELECT b.data FROM blobs b WHERE b.tenant = $1 AND b.sha256 = $2
+
+-- name: blobs
+SELECT b.sha256, b.data FROM blobs b WHERE b.tenant = $1 AND b.sha256 = ANY ($2::text[])
 
 -- Replaces data that differs: it is damaged. A row that does not differ is not locked.
 -- name: add_blob
@@ -425,8 +660,13 @@ DELETE FROM blob_uses u WHERE u.tenant = $1 AND u.session = $2 AND u.branch = $3
 RETURNING u.sha256
 
 -- name: drop_unused_blobs
-DELETE FROM blobs b WHERE b.tenant = $1 AND b.sha256 = ANY ($2::text[]) AND NOT EXISTS (
-  SELECT FROM blob_uses u WHERE u.tenant = $1 AND u.sha256 = b.sha256)
+DELETE FROM blobs b WHERE b.tenant = $1 AND b.sha256 = ANY ($2::text[])
+  AND NOT EXISTS (
+    SELECT FROM blob_uses u WHERE u.tenant = $1 AND u.sha256 = b.sha256)
+  AND NOT EXISTS (
+    SELECT FROM record_blobs u WHERE u.tenant = $1 AND u.sha256 = b.sha256)
+  AND NOT EXISTS (
+    SELECT FROM store_record_blobs u WHERE u.tenant = $1 AND u.sha256 = b.sha256)
 RETURNING octet_length(b.data)
 
 -- --------------------------------------------------------- turns, tools, drafts, queue, usage
@@ -555,17 +795,41 @@ SELECT {u.*} FROM usage u WHERE u.tenant = $1
 SELECT s.id FROM sessions s WHERE s.tenant = $1 AND s.purged_at IS NULL AND NOT EXISTS (
   SELECT FROM heads h WHERE h.tenant = $1 AND h.session = s.n)
 
+-- name: metadata_and_marks
+SELECT s.id, s.metadata, m.marks FROM sessions s CROSS JOIN LATERAL (
+  SELECT coalesce(array_agg(m.mark), '{}') AS marks FROM metadata_marks m
+  WHERE m.tenant = $1 AND m.session = s.n) AS m
+WHERE s.tenant = $1 AND (s.metadata <> '{}' OR m.marks <> '{}')
+
+-- name: stray_mark
+SELECT 1 FROM metadata_marks m WHERE m.tenant = $1 AND NOT EXISTS (
+  SELECT FROM sessions s WHERE s.tenant = $1 AND s.n = m.session) LIMIT 1
+
 -- name: blob_uses
 SELECT u.sha256 FROM blob_uses u
 WHERE u.tenant = $1 AND u.session = $2 AND u.branch = $3 AND u.seq = $4
 
+-- name: record_blobs
+SELECT u.sha256 FROM record_blobs u
+WHERE u.tenant = $1 AND u.session = $2 AND u.branch = $3 AND u.number = $4
+
 -- name: damaged_blobs
 SELECT b.sha256 FROM blobs b WHERE b.tenant = $1 AND encode(sha256(b.data), 'hex') <> b.sha256
 
+-- Blobs that messages, records and records of the store refer to.
 -- name: missing_blobs
-SELECT u.sha256, s.id, u.seq FROM blob_uses u JOIN sessions s ON s.tenant = $1 AND s.n = u.session
-WHERE u.tenant = $1 AND NOT EXISTS (
-  SELECT FROM blobs b WHERE b.tenant = $1 AND b.sha256 = u.sha256)
+SELECT u.sha256, u.id, u.seq FROM (
+  SELECT u.sha256, s.id, u.seq FROM blob_uses u JOIN sessions s ON s.tenant = $1 AND s.n = u.session
+  WHERE u.tenant = $1
+  UNION ALL
+  SELECT u.sha256, s.id, r.seq FROM record_blobs u
+    JOIN sessions s ON s.tenant = $1 AND s.n = u.session
+    LEFT JOIN records r ON r.tenant = $1 AND r.session = u.session AND r.branch = u.branch
+      AND r.number = u.number
+  WHERE u.tenant = $1
+  UNION ALL
+  SELECT u.sha256, NULL, NULL FROM store_record_blobs u WHERE u.tenant = $1) AS u
+WHERE NOT EXISTS (SELECT FROM blobs b WHERE b.tenant = $1 AND b.sha256 = u.sha256)
 
 -- ----------------------------------------------------------------------------- the server
 
@@ -595,6 +859,10 @@ SELECT to_regclass(format('%I.meta', $1::text)) IS NOT NULL
 
 -- name: version
 SELECT value FROM meta WHERE name = 'version'
+
+-- name: sessions_with_metadata
+SELECT s.tenant, s.n, s.metadata FROM sessions s
+WHERE (s.tenant, s.n) > ($1, $2) AND s.metadata <> '{}' ORDER BY s.tenant, s.n LIMIT $3
 
 -- name: put_version
 INSERT INTO meta (name, value) VALUES ('version', $1)

@@ -14,9 +14,10 @@ from holdfast.storage.columns import Layout, RowT, columns_of
 from holdfast.storage.postgres.conversion import (
     BRANCH_NUMBER_BITS,
     bind,
+    key_start,
     mark,
     mark_or_none,
-    model_mark,
+    mark_or_zero,
     readable_text,
     split_branch,
     text_of,
@@ -85,7 +86,8 @@ def _branch_expression(session: str, number: str) -> str:
 def _session_marks(row: SessionRow) -> tuple[Any, ...]:
     loose = None if row.title is None else normalize_title(row.title)
     names = (row.key, row.scope, row.agent, row.cwd, row.title, loose)
-    return (*map(mark_or_none, names), bind(loose), row.title is None or row.title.isascii())
+    plain = row.title is None or row.title.isascii()
+    return (*map(mark_or_none, names), bind(loose), plain, key_start(row.key))
 
 
 def _branch_parts(row: BranchRow) -> tuple[Any, ...]:
@@ -99,7 +101,7 @@ SESSIONS: Final = PostgresTable(
     key=("tenant", "n"),
     own=(
         "key_mark", "scope_mark", "agent_mark", "cwd_mark", "title_mark", "loose_mark", "loose",
-        "plain",
+        "plain", "key_start",
     ),
     own_values=_session_marks,
 )  # fmt: skip
@@ -146,7 +148,7 @@ USAGE: Final = PostgresTable(
     "u",
     key=("tenant", "session", "day", "model_mark"),
     own=("model_mark",),
-    own_values=lambda row: (model_mark(row.model),),
+    own_values=lambda row: (mark_or_zero(row.model),),
 )
 
 

@@ -7,20 +7,23 @@ read, or at the commit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Generic
+from uuid import UUID
 
 import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import StorageError
+from holdfast.storage import metadata_marks
 from holdfast.storage.ancestry import Path
 from holdfast.storage.postgres import conversion
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
-from holdfast.storage.postgres.conversion import bind, branch_number, split_branch
+from holdfast.storage.postgres.conversion import bind, branch_number, mark, name_mark, split_branch
 from holdfast.storage.postgres.head_cache import MAX_TAIL_MESSAGES, CachedHead, HeadCache
 from holdfast.storage.postgres.snapshot import (
+    EntryT,
     PostgresSnapshot,
     StatementExecutor,
     StatementResult,
@@ -28,7 +31,7 @@ from holdfast.storage.postgres.snapshot import (
 )
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.postgres.tables import BRANCHES, HEADS, QUEUE, SESSIONS, TOOLS, TURNS, USAGE
-from holdfast.storage.prefetch import Prefetch, PrefetchItem
+from holdfast.storage.prefetch import Prefetch, PrefetchItem, StoreRecordName
 from holdfast.storage.rows import (
     BlobUse,
     BranchRow,
@@ -37,8 +40,10 @@ from holdfast.storage.rows import (
     HeadRow,
     MessageRow,
     QueueRow,
+    RecordRow,
     SessionRow,
     SessionRowCounts,
+    StoreRecordRow,
     ToolRow,
     TurnRow,
     UsageRow,
@@ -46,16 +51,77 @@ from holdfast.storage.rows import (
 )
 from holdfast.storage.write_queue import CountingTransaction
 
-InsertedMessages = tuple[int, Sequence[MessageRow]]  # a branch, and what was inserted there
+# A branch, and the messages that were inserted there, or else the records.
+InsertedEntries = tuple[int, Sequence[MessageRow] | Sequence[RecordRow]]
+_CurrentRecord = tuple[StoreRecordRow | None, frozenset[str]]  # of a name, and its blobs
 _MAX_BIGINT: Final = (1 << 63) - 1
 _HAS_LISTENERS_COLUMN: Final = 3  # of the statement that begins a write
 _MAX_INSERT_BYTES: Final = 500_000  # bytes
-_MAX_PREFETCHED_IDS: Final = 5_000  # messages
-_TENANT_STATEMENTS: Final = frozenset({"add_tenant", "add_blob", "note_erasure"})
+_MAX_PREFETCHED_IDS: Final = 5_000  # messages or records
+_STORE_RECORD_STATEMENTS: Final = frozenset(
+    {
+        "add_store_record",
+        "empty_store_record",
+        "use_store_record_blob",
+        "drop_store_record_blobs",
+    }
+)
+_TENANT_STATEMENTS: Final = _STORE_RECORD_STATEMENTS | {"add_tenant", "add_blob", "note_erasure"}
 
 
 class SessionLocked(Exception):
     """A session is locked by another transaction, and this one must not wait."""
+
+
+class ExclusiveRequired(Exception):
+    """Blobs are to be erased while others write, who may use them: it must be run exclusively."""
+
+
+class IdLookup(Generic[EntryT]):
+    """Messages or records that were looked up by session and id before they are needed."""
+
+    def __init__(self, convert: Callable[[Sequence[Any]], EntryT]) -> None:
+        self._convert: Callable[[Sequence[Any]], EntryT] = convert
+        self._pending: tuple[Collection[tuple[int, str]], StatementResult] | None = None
+        self._found: dict[tuple[int, str], list[tuple[int, EntryT]]] = {}
+
+    def request(self, wanted: Collection[tuple[int, str]], answer: StatementResult) -> None:
+        """Note the statement that looks them up."""
+        self._pending = wanted, answer
+
+    def expect_absent(self, wanted: Iterable[tuple[int, str]]) -> None:
+        """Note that none of them is stored."""
+        self._found.update((entry, []) for entry in wanted)
+
+    def find(self, sessions: Iterable[int], ids: Sequence[str]) -> list[tuple[int, EntryT]] | None:
+        """Return what is stored of these, by branch; `None` if some were not looked up."""
+        self._receive()
+        wanted = [(session, name) for session in sessions for name in set(ids)]
+        if any(entry not in self._found for entry in wanted):
+            return None
+        found = [item for entry in wanted for item in self._found[entry]]
+        return sorted(found, key=lambda item: (item[0], item[1].seq))
+
+    def add(self, session: int, branch: int, rows: Iterable[EntryT]) -> None:
+        """Add entries that are stored now."""
+        self._receive()
+        for row in rows:
+            if (session, row.id) in self._found:
+                self._found[session, row.id].append((branch, row))
+
+    def clear(self) -> None:
+        """Drop everything: some of it is erased now."""
+        self._pending = None
+        self._found.clear()
+
+    def _receive(self) -> None:
+        if self._pending is not None:
+            (wanted, answer), self._pending = self._pending, None
+            self.expect_absent(wanted)
+            for session, number, *values in answer.fetchall():
+                row = self._convert(values)
+                if (session, row.id) in self._found:
+                    self._found[session, row.id].append((branch_number(session, number), row))
 
 
 class PostgresTransaction(PostgresSnapshot, CountingTransaction):
@@ -76,13 +142,18 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self.writes = 0
         self.xid: str | None = None  # the transaction's id, once it holds a lock
         self.assumed_head: CachedHead | None = None  # the cached head, if it was used
-        self.inserted: InsertedMessages | None = None  # by which a lost commit is resolved
+        self.inserted: InsertedEntries | None = None  # by which a lost commit is resolved
         self._exclusive = exclusive
         self._may_block = may_block
         self._pending_locks: tuple[Sequence[int], StatementResult] | None = None
         self._skipped: set[int] = set()
-        self._pending_lookup: tuple[list[tuple[int, str]], StatementResult] | None = None
-        self._messages_by_id: dict[tuple[int, str], list[tuple[int, MessageRow]]] = {}
+        self._messages_by_id = IdLookup(conversion.message_row)
+        self._records_by_id = IdLookup(conversion.record_row)
+        self._store_records: dict[StoreRecordName, _CurrentRecord] = {}
+        self._store_records_by_id: dict[str, StoreRecordRow | None] = {}
+        self._pending_store_records: list[StatementResult] = []
+        self._pending_store_record_ids: list[StatementResult] = []
+        self._store_record_locks: dict[int, StatementResult] = {}
         self._heads_before: dict[int, HeadRow] = {}
         self._heads_after: dict[int, tuple[HeadRow, StatementResult]] = {}
         self._added_tails: dict[int, tuple[MessageRow, ...]] = {}  # by branch
@@ -130,10 +201,26 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         Each statement sees what was committed before it, so a read after a lock cannot be stale.
         """
         super().prefetch(*hints)
-        wanted = dict.fromkeys((hint.session, id) for hint in hints for id in hint.ids)
+        own = [
+            (n, h)
+            for h in hints
+            if h.session is not None
+            for n in self._paths.sessions_of(h.session)
+        ]
+        messages = dict.fromkeys((n, id) for n, hint in own for id in hint.ids)
+        records = dict.fromkeys((n, id) for n, hint in own for id in hint.records)
+        self._prefetch_ids("messages_by_id", self._messages_by_id, messages)
+        self._prefetch_ids("records_by_id", self._records_by_id, records)
+        if self._may_block:  # Otherwise none is read: see `_lock_store_records`.
+            self._read_store_records([n for hint in hints for n in hint.store_record_names])
+            self._read_store_record_ids([id for hint in hints for id in hint.store_records])
+
+    def _prefetch_ids(
+        self, name: str, lookup: IdLookup[EntryT], wanted: Collection[tuple[int, str]]
+    ) -> None:
         if 0 < len(wanted) <= _MAX_PREFETCHED_IDS:
-            marks = [conversion.message_mark(*message) for message in wanted]
-            self._pending_lookup = (list(wanted), self._execute("messages_by_id", marks))
+            marks = [conversion.entry_mark(*entry) for entry in wanted]
+            lookup.request(wanted, self._execute(name, marks))
 
     def _prefetch_heads(self, sessions: Sequence[int]) -> None:
         if self._may_block:
@@ -153,32 +240,24 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
                 self._note_locked(row[2], row)
             self._skipped.update(n for n in sessions if n not in self._heads)
 
-    def _receive_lookup(self) -> None:
-        """Receive the messages that were looked up by their ids."""
-        if self._pending_lookup is not None:
-            (wanted, answer), self._pending_lookup = self._pending_lookup, None
-            self._messages_by_id.update((message, []) for message in wanted)
-            for session, number, *values in answer.fetchall():
-                row = conversion.message_row(values)
-                if (session, row.id) in self._messages_by_id:
-                    self._messages_by_id[session, row.id].append(
-                        (branch_number(session, number), row)
-                    )
-
-    def _find_by_ids(
+    def _find_messages(
         self, sessions: Sequence[int], ids: Sequence[str]
     ) -> list[tuple[int, MessageRow]]:
-        self._receive_lookup()
-        wanted = [(session, name) for session in sessions for name in set(ids)]
-        if any(message not in self._messages_by_id for message in wanted):
-            return super()._find_by_ids(sessions, ids)
-        found = [item for message in wanted for item in self._messages_by_id[message]]
-        return sorted(found, key=lambda item: (item[0], item[1].seq))
+        found = self._messages_by_id.find(sessions, ids)
+        return super()._find_messages(sessions, ids) if found is None else found
 
-    def _drop_prefetched_messages(self) -> None:
-        """Drop prefetched messages: some are erased now."""
-        self._pending_lookup = None
+    def _find_records(
+        self, sessions: Sequence[int], ids: Sequence[str]
+    ) -> list[tuple[int, RecordRow]]:
+        found = self._records_by_id.find(sessions, ids)
+        return super()._find_records(sessions, ids) if found is None else found
+
+    def _drop_prefetched_entries(self) -> None:
+        """Drop prefetched messages and records: some are erased now."""
         self._messages_by_id.clear()
+        self._records_by_id.clear()
+        self._newest_records.clear()
+        self._first_records.clear()
         self._tails.clear()
 
     def _cache_head(self, n: int, head: HeadRow | None) -> None:
@@ -206,9 +285,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
     # -------------------------------------------------------------------------------- writing
 
     def _write(self, name: str, *values: object) -> None:
-        self._require_lock(name, values[0])
-        self.writes += 1
-        self._execute(name, *values)
+        self._write_returning(name, *values)
 
     def _require_lock(self, name: str, session: object) -> None:
         """Refuse to change a session that this transaction has not locked."""
@@ -219,10 +296,13 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         ):
             raise _not_locked(session)
 
-    def _write_counted(self, name: str, *values: object) -> int:
+    def _write_returning(self, name: str, *values: object) -> StatementResult:
         self._require_lock(name, values[0])
         self.writes += 1
-        row = self._fetch_one(name, *values)
+        return self._execute(name, *values)
+
+    def _write_counted(self, name: str, *values: object) -> int:
+        row = self._write_returning(name, *values).fetchone()
         return row[0] if row else 0
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
@@ -265,6 +345,11 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._read_sessions.add(n)
         return super()._session_result(n)
 
+    def is_trashed(self, n: int) -> bool:
+        """True if a session is in the trash; its head is locked."""
+        self._lock_head(n)
+        return super().is_trashed(n)
+
     def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a new session with its first branch."""
         self._write("add_tenant", bind(self._tenant_info.name))
@@ -276,6 +361,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._locked_sessions.add(n)
         self._read_sessions.add(n)
         self._write("add_session", *SESSIONS.values(msgspec.structs.replace(row, n=n)))
+        self._add_marks(n, row)
         if row.purged_at is None:
             branch = self.add_branch(n, 1, start, row.created_at)
             self._put_head("add_head", HeadRow.first(n, branch, start, row.created_at))
@@ -286,11 +372,21 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         if not self._exclusive and row.n not in self._read_sessions:
             raise _not_locked(row.n)
         self._drop_prefetched("session", row.n)
+        self._drop_prefetched("trashed", row.n)
         self._write("put_session", *SESSIONS.values(row))
+        self._write("drop_other_marks", row.n, _marks(row))
+        self._add_marks(row.n, row)
+
+    def _add_marks(self, session: int, row: SessionRow) -> None:
+        """Insert the marks of a session's metadata that are not there."""
+        wanted = _marks(row)
+        if wanted:
+            self._write("add_marks", session, wanted)
 
     def drop_session(self, n: int) -> None:
         """Erase a session's identity."""
         self._drop_prefetched("session", n)
+        self._write("drop_other_marks", n, [])
         self._write("drop_session", n)
 
     def put_head(self, row: HeadRow) -> None:
@@ -316,6 +412,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         """Insert a new branch."""
         n = branch_number(session, number)
         row = BranchRow.create(n, session, number, start, created_at)
+        self._newest_records.clear()
         self._write("add_branch", *BRANCHES.values(row))
         self._new_branches.add(n)
         return n
@@ -324,24 +421,30 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         """Store where a branch that is no longer active ends."""
         self._write("end_branch", *split_branch(n), last_seq)
 
-    def cut_branch(self, n: int, last_seq: int | None) -> CutResult:
-        """Erase the messages of a branch after `last_seq`, and the branch itself with `None`."""
-        first = (last_seq or 0) + 1
-        self._drop_prefetched_messages()
-        blobs = self._drop_blob_uses(n, first, _MAX_BIGINT)
-        erased = self._write_counted("drop_messages", *split_branch(n), first)
+    def cut_branch(self, n: int, last_seq: int | None, last_record: int = 0) -> CutResult:
+        """Erase the messages and records of a branch after these, or the whole branch."""
+        position, first = split_branch(n), (last_seq or 0) + 1
+        cut = (*position, -1 if last_seq is None else last_seq, last_record + 1)
+        self._drop_prefetched_entries()
+        uses = self._write_returning("drop_blob_uses", *position, first, _MAX_BIGINT)
+        # Before the records: those that are still there show what is cut off.
+        record_uses = self._write_returning("cut_record_blobs", *cut)
+        records = self._write_counted("cut_records", *cut)
+        erased = self._write_counted("drop_messages", *position, first)
         if erased:
             self._note_erasure()
         if last_seq is None:
-            self._write("drop_branch", *split_branch(n))
+            self._write("drop_branch", *position)
         else:
             self.end_branch(n, last_seq)
-        return CutResult(erased, blobs)
+        return CutResult(erased, _hashes(uses) | _hashes(record_uses), records)
 
-    def _drop_blob_uses(self, n: int, first: int, last: int) -> frozenset[str]:
-        self.writes += 1
-        found = self._fetch_all("drop_blob_uses", *split_branch(n), first, last)
-        return frozenset(row[0] for row in found)
+    def drop_records(self, branch: int, numbers: Collection[int]) -> CutResult:
+        """Erase records of a branch by their numbers."""
+        which = (*split_branch(branch), conversion.int8_array(numbers))
+        self._drop_prefetched_entries()
+        uses = self._write_returning("drop_record_blobs", *which)
+        return CutResult(0, _hashes(uses), self._write_counted("drop_records", *which))
 
     def _note_erasure(self) -> None:
         """Count a transaction that erases messages, once."""
@@ -356,10 +459,15 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
     ) -> None:
         """Insert messages with the seqs they have, and the blobs they refer to."""
         self._insert_rows(branch, rows)
+        for blob in self._add_blobs(blobs):
+            self._write("use_blob", *split_branch(branch), blob.seq, blob.sha256)
+
+    def _add_blobs(self, blobs: Iterable[BlobUse]) -> Iterator[BlobUse]:
+        """Insert the data of blobs, one at a time, and yield each."""
         for blob in blobs:
             if blob.data is not None:
                 self._write("add_blob", blob.sha256, blob.data)
-            self._write("use_blob", *split_branch(branch), blob.seq, blob.sha256)
+            yield blob
 
     def _insert_rows(self, branch: int, rows: Sequence[MessageRow]) -> None:
         position = split_branch(branch)
@@ -367,10 +475,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._drop_prefetched("summary", session)
         self._tails.pop(session, None)
         self._added_tails[branch] = (*self._added_tails.get(branch, ()), *rows)[-MAX_TAIL_MESSAGES:]
-        self._receive_lookup()
-        for row in rows:
-            if (session, row.id) in self._messages_by_id:
-                self._messages_by_id[session, row.id].append((branch, row))
+        self._messages_by_id.add(session, branch, rows)
         if len(rows) == 1:
             self._write("add_message", *position, *conversion.message_values(session, rows[0]))
             return
@@ -386,20 +491,30 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message by its tombstone; return the blobs it referred to."""
-        self._drop_prefetched_messages()
-        blobs = self._drop_blob_uses(branch, row.seq, row.seq)
-        self._note_erasure()
+        self._drop_prefetched_entries()
         position = (*split_branch(branch), row.seq)
+        uses = self._write_returning("drop_blob_uses", *position, row.seq)
+        self._note_erasure()
         self._write("put_message", *position, row.crc, is_summary(row), row.body)
-        return blobs
+        return _hashes(uses)
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Erase those of these blobs that no message refers to; return their count and bytes."""
+        """Erase those of these blobs that nothing refers to; return their count and bytes.
+
+        Another writer may have stored one again and not committed yet. So there must be no other.
+        """
         if not blobs:
             return 0, 0
+        if not self._exclusive and not self._claim_tenant():
+            raise ExclusiveRequired
         self.writes += 1
         sizes = [row[0] for row in self._fetch_all("drop_unused_blobs", sorted(blobs))]
         return len(sizes), sum(sizes)
+
+    def _claim_tenant(self) -> bool:
+        """Keep all other writers of the tenant out until the end, unless there are some now."""
+        lock = (self._tenant_info.write_lock,)
+        return self._statements.execute("claim_tenant", lock).fetchone() == (True,)
 
     def drop_session_rows(self, session: int) -> SessionRowCounts:
         """Erase a session's head, turns, ledger, drafts, queue and usage."""
@@ -408,6 +523,103 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._heads[session] = None
         names = ("drop_turns", "drop_drafts", "drop_queue")
         return SessionRowCounts(*(self._write_counted(name, session) for name in names))
+
+    # ----------------------------------------------------------------------------- records
+
+    def add_records(
+        self, branch: int, rows: Sequence[RecordRow], blobs: Iterable[BlobUse] = ()
+    ) -> None:
+        """Insert records with the numbers they have, and the blobs they refer to."""
+        session, number = split_branch(branch)
+        self._records_by_id.add(session, branch, rows)
+        self._first_records.pop(branch, None)
+        for row in rows:
+            self._newest_records.pop((session, row.kind, row.key), None)
+            self._write("add_record", session, number, *conversion.record_values(session, row))
+        for blob in self._add_blobs(blobs):
+            self._write("use_record_blob", session, number, blob.seq, blob.sha256)
+
+    def store_record(self, scope: str | None, kind: str, key: str | None) -> StoreRecordRow | None:
+        """Return the current record of the store with this name, and lock the name."""
+        return self._current_store_record((scope, kind, key))[0]
+
+    def _current_store_record(self, name: StoreRecordName) -> _CurrentRecord:
+        self._read_store_records([name])
+        for answer in self._pending_store_records:
+            for blobs, *values in answer.fetchall():
+                row = conversion.store_record_row(values)
+                self._store_records[row.scope, row.kind, row.key] = row, frozenset(blobs)
+        self._pending_store_records.clear()
+        return self._store_records[name]
+
+    def _read_store_records(self, names: Sequence[StoreRecordName]) -> None:
+        """Queue a read of current records, after their locks."""
+        unknown = [name for name in names if name not in self._store_records]
+        if unknown:
+            self._lock_store_records(unknown)
+            marks = [name_mark(*name) for name in unknown]
+            self._pending_store_records.append(self._execute("store_records_by_name", marks))
+            self._store_records.update(dict.fromkeys(unknown, (None, frozenset[str]())))
+
+    def _lock_store_records(self, names: Sequence[StoreRecordName]) -> None:
+        """Lock names in order, so that two batches cannot deadlock; a group of writes has none."""
+        wanted = {self._tenant_info.store_record_lock(name) for name in names}
+        locks = sorted(wanted - self._store_record_locks.keys())
+        if not locks:
+            return
+        if not self._may_block:
+            raise SessionLocked
+        answer = self._statements.execute("lock_store_records", (conversion.int8_array(locks),))
+        self._store_record_locks.update(dict.fromkeys(locks, answer))
+
+    def store_record_ids(self, ids: Sequence[str]) -> dict[str, StoreRecordRow]:
+        """Find records of the store by their ids."""
+        if ids and not self._may_block:
+            raise SessionLocked
+        self._read_store_record_ids(ids)
+        for answer in self._pending_store_record_ids:
+            found = map(conversion.store_record_row, answer.fetchall())
+            self._store_records_by_id.update((row.id, row) for row in found)
+        self._pending_store_record_ids.clear()
+        rows = ((name, self._store_records_by_id[name]) for name in ids)
+        return {name: row for name, row in rows if row is not None}
+
+    def _read_store_record_ids(self, ids: Sequence[str]) -> None:
+        unknown = [name for name in ids if name not in self._store_records_by_id]
+        if unknown:
+            marks = [mark(name) for name in unknown]
+            self._pending_store_record_ids.append(self._execute("store_records_by_id", marks))
+            self._store_records_by_id.update(dict.fromkeys(unknown))
+
+    def put_store_record(
+        self, row: StoreRecordRow, blobs: Iterable[BlobUse] = ()
+    ) -> frozenset[str]:
+        """Insert a record of the store; the one that it replaces loses its body."""
+        name = (row.scope, row.kind, row.key)
+        replaced, unused = self._current_store_record(name)
+        self._check_store_record_lock(name)
+        if row.body is not None and replaced is not None:
+            emptied = StoreRecordRow.create(*name, replaced.id, None)
+            self._store_records_by_id[emptied.id] = emptied
+            self._write("empty_store_record", mark(replaced.id), emptied.crc)
+            self._write("drop_store_record_blobs", mark(replaced.id))
+        self._write("add_store_record", *conversion.store_record_values(row))
+        used = frozenset(blob.sha256 for blob in self._add_blobs(blobs))
+        for sha256 in used:
+            self._write("use_store_record_blob", mark(row.id), sha256)
+        self._store_records_by_id[row.id] = row
+        if row.body is None:
+            return frozenset()
+        self._store_records[name] = row, used
+        return unused
+
+    def _check_store_record_lock(self, name: StoreRecordName) -> None:
+        """Receive the lock of a name, with the format of the tables; refuse a newer one."""
+        lock = self._tenant_info.store_record_lock(name)
+        row = self._store_record_locks[lock].fetchone()
+        assert row is not None  # noqa: S101 - a row for each lock
+        self._refuse_newer_format(row[0])
+        self.xid = row[1]
 
     # ------------------------------------------------------------ usage, turns, drafts, queue
 
@@ -426,11 +638,11 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._drop_prefetched("tools", row.session, row.turn)
         self._write("put_tool", *TOOLS.values(row))
 
-    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        """Insert or replace one record of a draft."""
+    def put_draft(self, session: int, turn: int, number: int, chunk: bytes) -> None:
+        """Insert or replace one chunk of a draft."""
         self._drop_prefetched("opening", session, turn)
         self._drop_prefetched("draft", session, turn)
-        self._write("put_draft", session, turn, number, record)
+        self._write("put_draft", session, turn, number, chunk)
 
     def drop_draft(self, session: int, turn: int) -> None:
         """Remove a draft that became a message."""
@@ -451,6 +663,15 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         """Remove input that became a message."""
         self._write("drop_queued", session, number)
         self._write("drop_queued_blobs", session, number)
+
+
+def _hashes(uses: StatementResult) -> frozenset[str]:
+    """Return the blobs whose uses were dropped."""
+    return frozenset(sha256 for (sha256,) in uses.fetchall())
+
+
+def _marks(row: SessionRow) -> list[UUID]:
+    return conversion.metadata_uuids(metadata_marks.pairs(row.metadata))
 
 
 def _not_locked(session: object) -> StorageError:

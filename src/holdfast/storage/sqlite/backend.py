@@ -557,7 +557,7 @@ class SQLiteBackend(Backend, IndexFileHost):
     # ------------------------------------------------------------------------------------ fork
 
     def before_fork(self) -> None:
-        """Close every connection, because a child must not inherit SQLite's record of its locks.
+        """Close every connection, because a child must not inherit SQLite's list of its locks.
 
         Parent and child open new ones when they next need them.
         """

@@ -9,7 +9,7 @@ the commit. A store with steps that this version does not know is refused and no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -20,11 +20,16 @@ from holdfast.errors import Damaged, SchemaTooNew, StorageError, StoreUnavailabl
 from holdfast.storage.sql_files import load_migrations
 from holdfast.storage.sqlite import location
 from holdfast.storage.sqlite.connection import APPLICATION_ID, connect, translate
+from holdfast.storage.sqlite.metadata_table import fill_table
 from holdfast.storage.sqlite.new_file import new_file
 from holdfast.storage.sqlite.process_lock import ProcessLock
 
-_COUNTED_TABLES: Final = ("sessions", "heads", "branches", "messages", "turns", "blobs")
+_COUNTED_TABLES: Final = (
+    *("sessions", "heads", "branches", "messages", "turns", "blobs"),
+    *("records", "store_records"),
+)
 
+_METADATA_STEP: Final = 5  # It makes a table that is filled from others.
 _MAX_FORMAT: Final = 9999  # The numbers of steps have four digits.
 
 Steps = dict[int, str]
@@ -220,11 +225,13 @@ def migrate(
         # Whatever the durability: nothing that is not synced may come between synced commits.
         connection.execute("PRAGMA synchronous=FULL")
         with connection:
-            counts = _counts(connection)
+            counts = _counts(connection, _COUNTED_TABLES)
             for number, script in pending.items():
                 connection.execute(script)
+                if number == _METADATA_STEP:
+                    fill_table(connection)
                 connection.execute(f"PRAGMA user_version={number}")
-            if _counts(connection) != counts:
+            if _counts(connection, counts) != counts:
                 raise Damaged(
                     f"migrating {path} would have lost rows; nothing was changed. The backup "
                     f"{copy} holds everything."
@@ -245,13 +252,14 @@ def _unused_path(wanted: Path) -> Path:
     return next(name for name in itertools.chain([wanted], names) if not name.exists())
 
 
-def _counts(connection: apsw.Connection) -> list[int]:
-    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
-    return [
-        connection.execute(f"SELECT count(*) FROM {table}").get  # noqa: S608 - fixed names
-        for table in _COUNTED_TABLES
-        if table in tables
-    ]
+def _counts(connection: apsw.Connection, tables: Iterable[str]) -> dict[str, int]:
+    """Return how many rows each of these tables has; those that a format lacks are left out."""
+    known = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+    return {
+        table: connection.execute(f"SELECT count(*) FROM {table}").get  # noqa: S608 - fixed names
+        for table in tables
+        if table in known
+    }
 
 
 def _pragma(connection: apsw.Connection, name: str) -> int:

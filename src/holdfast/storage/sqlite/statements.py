@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 from holdfast.storage.sql_files import load_statements
@@ -21,3 +23,14 @@ def _load_statements() -> dict[str, str]:
 
 
 SQL: Final = _load_statements()
+
+
+@cache
+def with_parameters(name: str, count: int) -> str:
+    """Return a statement with `count` bound parameters in its list."""
+    return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
+
+
+def json_array(numbers: Iterable[int]) -> str:
+    """Return numbers as one bound value, for statements that take any count of them."""
+    return f"[{','.join(map(str, numbers))}]"

@@ -87,11 +87,28 @@ DELETE FROM sessions WHERE n = ? AND tenant = ?
 -- name: sessions_by_run_id
 {find_sessions} +s.tenant = ?1 AND s.n IN (SELECT session FROM turns WHERE run_id = ?2)
 
+-- name: sessions_by_message_id
+{find_sessions} +s.tenant = ?1 AND s.n IN (
+  SELECT b.session FROM messages m INDEXED BY messages_by_id
+    CROSS JOIN branches b ON b.n = m.place >> 32 WHERE m.id = ?2)
+
 -- name: add_session
 INSERT INTO sessions ({sessions.names}) VALUES ({sessions.values}) RETURNING n
 
 -- name: put_session
 UPDATE sessions SET {sessions.set} WHERE n = ? AND tenant = ?1
+
+-- name: marks
+SELECT mark FROM metadata_marks WHERE session = ?
+
+-- name: add_mark
+INSERT INTO metadata_marks (session, mark, tenant) VALUES (?, ?, ?)
+
+-- name: drop_mark
+DELETE FROM metadata_marks WHERE session = ? AND mark = ?
+
+-- name: drop_marks
+DELETE FROM metadata_marks WHERE session = ?
 
 -- name: add_branch
 INSERT INTO branches ({branches.names}) VALUES ({branches.values}) RETURNING n
@@ -193,6 +210,40 @@ WHERE s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
 FROM sessions s CROSS JOIN heads h ON h.session = s.n
 WHERE s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
 
+-- The numbers of sessions that an index finds. Keys are texts, or blobs of the same bytes.
+-- name: find_marked
+SELECT session FROM metadata_marks WHERE tenant = :tenant AND mark = :mark
+
+-- name: is_marked
+AND EXISTS (SELECT 1 FROM metadata_marks m WHERE m.session = s.n AND m.mark = :mark)
+
+-- name: has_key_prefix
+AND substr(CAST(s.key AS BLOB), 1, length(:key_first)) = :key_first
+
+-- name: find_keys
+SELECT n FROM sessions INDEXED BY sessions_by_key
+WHERE tenant = :tenant AND key IS NOT NULL AND trashed_at IS NULL
+  AND key >= CAST(:key_first AS TEXT) AND key < CAST(:key_last AS TEXT)
+UNION ALL SELECT n FROM sessions INDEXED BY sessions_by_key
+WHERE tenant = :tenant AND key IS NOT NULL AND trashed_at IS NULL
+  AND key >= :key_first AND key < :key_last
+
+-- name: find_trashed_keys
+SELECT n FROM sessions INDEXED BY sessions_trashed
+WHERE tenant = :tenant AND trashed_at IS NOT NULL
+  AND key >= CAST(:key_first AS TEXT) AND key < CAST(:key_last AS TEXT)
+UNION ALL SELECT n FROM sessions INDEXED BY sessions_trashed
+WHERE tenant = :tenant AND trashed_at IS NOT NULL
+  AND key >= :key_first AND key < :key_last
+
+-- name: count_few
+SELECT count(*) FROM (SELECT 1 FROM (…) LIMIT 2000)
+
+-- Sessions whose numbers a condition that follows has found.
+-- name: list_found
+FROM sessions s CROSS JOIN heads h ON h.session = s.n
+WHERE +s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
+
 -- name: list_numbers
 SELECT session, activity FROM heads INDEXED BY heads_by_activity
 WHERE tenant = ? AND activity < ? ORDER BY activity DESC
@@ -242,11 +293,161 @@ SELECT count(*), total(octet_length(m.id) + octet_length(m.body))
 FROM branches b CROSS JOIN messages m ON m.place > b.n << 32 AND m.place < (b.n + 1) << 32
 WHERE b.session = ?
 
--- name: size_of_blobs
-SELECT total(octet_length(data)) FROM blobs WHERE n IN (
-  SELECT u.blob FROM branches b
-    CROSS JOIN blob_uses u ON u.place > b.n << 32 AND u.place < (b.n + 1) << 32
-  WHERE b.session = ?)
+-- name: size_of_records_and_blobs
+SELECT (SELECT total(octet_length(r.id) + octet_length(r.body))
+    FROM branches b CROSS JOIN records r ON r.place > b.n << 32 AND r.place < (b.n + 1) << 32
+    WHERE b.session = ?1),
+  (SELECT total(octet_length(data)) FROM blobs WHERE n IN (
+    SELECT u.blob FROM branches b
+      CROSS JOIN blob_uses u ON u.place > b.n << 32 AND u.place < (b.n + 1) << 32
+      WHERE b.session = ?1
+    UNION ALL SELECT u.blob FROM branches b
+      CROSS JOIN record_blobs u ON u.place > b.n << 32 AND u.place < (b.n + 1) << 32
+      WHERE b.session = ?1))
+
+-- Records of a branch, the last first. Of a kind and key they are a range of the index, in its order:
+-- its entries end with the rowid.
+-- name: find_records
+SELECT place & 4294967295, seq, id, kind, key, crc, CAST(body AS BLOB) FROM records
+
+-- name: records
+{find_records} WHERE place BETWEEN ? AND ? ORDER BY place DESC LIMIT ?
+
+-- name: records_by_key
+{find_records} INDEXED BY records_by_key
+WHERE place >> 32 = ? AND kind = ? AND key IS ? AND seq BETWEEN ? AND ?
+ORDER BY seq DESC, place DESC LIMIT ?
+
+-- name: records_behind
+{find_records} INDEXED BY records_by_key
+WHERE place >> 32 = ? AND kind = ? AND key IS ? AND seq = ? AND place <= ?
+ORDER BY place DESC LIMIT ?
+
+-- Bodies are read after the places are chosen: they may be large.
+-- name: recent_records
+{find_records} WHERE place IN (
+  SELECT place FROM (SELECT place, kind FROM records WHERE place BETWEEN ?2 AND ?3
+    ORDER BY place DESC LIMIT ?5) WHERE kind = ?1 ORDER BY place DESC LIMIT ?4)
+ORDER BY place DESC
+
+-- Keys are text, or a blob of the same bytes.
+-- name: recent_records_by_prefix
+{find_records} WHERE place IN (
+  SELECT place FROM (SELECT place, kind, CAST(key AS BLOB) AS key FROM records
+    WHERE place BETWEEN ?2 AND ?3 ORDER BY place DESC LIMIT ?5)
+  WHERE kind = ?1 AND key >= ?6 AND key < ?7 ORDER BY place DESC LIMIT ?4)
+ORDER BY place DESC
+
+-- name: records_by_kind
+{find_records} WHERE place IN (
+  SELECT place FROM records INDEXED BY records_by_key
+  WHERE place >> 32 = ?1 AND kind = ?2 AND place BETWEEN ?3 AND ?4 ORDER BY place DESC LIMIT ?5)
+ORDER BY place DESC
+
+-- name: records_by_prefix
+{find_records} WHERE place IN (
+  SELECT place FROM records INDEXED BY records_by_key
+  WHERE place >> 32 = ?1 AND kind = ?2 AND place BETWEEN ?3 AND ?4
+    AND key >= CAST(?6 AS TEXT) AND key < CAST(?7 AS TEXT)
+  UNION ALL SELECT place FROM records INDEXED BY records_by_key
+  WHERE place >> 32 = ?1 AND kind = ?2 AND place BETWEEN ?3 AND ?4 AND key >= ?6 AND key < ?7
+  ORDER BY place DESC LIMIT ?5)
+ORDER BY place DESC
+
+-- name: numbers_by_kind
+SELECT place & 4294967295 FROM records INDEXED BY records_by_key
+WHERE place >> 32 = ? AND kind = ? AND place BETWEEN ? AND ? ORDER BY place DESC LIMIT ?
+
+-- name: numbers_by_key
+SELECT place & 4294967295 FROM records INDEXED BY records_by_key
+WHERE place >> 32 = ? AND kind = ? AND key IS ? AND place BETWEEN ? AND ?
+ORDER BY seq DESC, place DESC LIMIT ?
+
+-- name: record_ends
+SELECT f.place, f.seq, l.place, l.seq
+FROM (SELECT place, seq FROM records WHERE place BETWEEN ?1 AND ?2 ORDER BY place LIMIT 1) f,
+  (SELECT place, seq FROM records WHERE place BETWEEN ?1 AND ?2 ORDER BY place DESC LIMIT 1) l
+
+-- name: record_at
+SELECT place & 4294967295, seq, kind, key FROM records WHERE place BETWEEN ? AND ? ORDER BY place DESC LIMIT 1
+
+-- name: first_record_seq
+SELECT seq FROM records WHERE place BETWEEN ? AND ? ORDER BY place LIMIT 1
+
+-- name: record_head
+SELECT h.seq, h.records FROM branches b CROSS JOIN heads h ON h.session = b.session AND h.branch = b.n
+WHERE b.n = ?
+
+-- name: records_by_id
+{find_records} INDEXED BY records_by_id WHERE place BETWEEN ? AND ? AND id IN (…)
+
+-- name: places_of_record_ids
+SELECT place FROM records INDEXED BY records_by_id WHERE id IN (…) LIMIT 1001
+
+-- name: add_record
+INSERT INTO records (place, seq, id, kind, key, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: use_blob_in_record
+INSERT INTO record_blobs (place, blob) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- Records by a JSON array of their places.
+-- name: blobs_of_records
+SELECT DISTINCT b.sha256 FROM record_blobs u JOIN blobs b ON b.n = u.blob
+WHERE u.place IN (SELECT value FROM json_each(?))
+
+-- name: drop_record_blobs
+DELETE FROM record_blobs WHERE place IN (SELECT value FROM json_each(?))
+
+-- name: drop_records
+DELETE FROM records WHERE place IN (SELECT value FROM json_each(?))
+
+-- Records of a range of places that lie behind a message after ?3, or have a place after ?4.
+-- name: places_of_records_after
+SELECT place FROM records WHERE place BETWEEN ?1 AND ?2 AND (seq > ?3 OR place > ?4)
+
+-- name: blobs_of_records_after
+SELECT DISTINCT b.sha256 FROM record_blobs u JOIN blobs b ON b.n = u.blob
+WHERE u.place BETWEEN ?1 AND ?2 AND u.place IN ({places_of_records_after})
+
+-- name: drop_record_blobs_after
+DELETE FROM record_blobs WHERE place BETWEEN ?1 AND ?2 AND place IN ({places_of_records_after})
+
+-- name: drop_records_after
+DELETE FROM records WHERE place BETWEEN ?1 AND ?2 AND (seq > ?3 OR place > ?4)
+
+-- name: find_store_records
+SELECT scope, kind, key, id, crc, CAST(body AS BLOB) FROM store_records
+
+-- name: store_record
+{find_store_records} INDEXED BY store_records_by_key
+WHERE tenant = ? AND kind = ? AND key IS ? AND scope IS ? AND body IS NOT NULL
+
+-- name: store_record_number
+SELECT n, scope, kind, key, id, crc, CAST(body AS BLOB) FROM store_records
+INDEXED BY store_records_by_key
+WHERE tenant = ? AND kind = ? AND key IS ? AND scope IS ? AND body IS NOT NULL
+
+-- name: store_records_by_id
+{find_store_records} WHERE tenant = ? AND id IN (…)
+
+-- name: store_records
+{find_store_records} WHERE tenant = ? ORDER BY n
+
+-- name: add_store_record
+INSERT INTO store_records (tenant, scope, kind, key, id, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+RETURNING n
+
+-- name: empty_store_record
+UPDATE store_records SET crc = ?2, body = NULL WHERE n = ?1
+
+-- name: use_blob_in_store_record
+INSERT INTO store_record_blobs (record, blob) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: blobs_of_store_record
+SELECT b.sha256 FROM store_record_blobs u JOIN blobs b ON b.n = u.blob WHERE u.record = ?
+
+-- name: drop_store_record_blobs
+DELETE FROM store_record_blobs WHERE record = ?
 
 -- name: turn
 SELECT {turns} FROM turns t WHERE t.session = ? AND t.number = ?
@@ -340,6 +541,9 @@ UPDATE usage SET {usage.set} WHERE rowid = ?
 -- name: blob
 SELECT CAST(data AS BLOB) FROM blobs WHERE tenant = ? AND sha256 = ?
 
+-- name: blobs
+SELECT sha256, CAST(data AS BLOB) FROM blobs WHERE tenant = ? AND sha256 IN (…)
+
 -- name: find_blob
 SELECT n, data = ?3 FROM blobs WHERE tenant = ?1 AND sha256 = ?2
 
@@ -362,6 +566,8 @@ DELETE FROM blob_uses WHERE place BETWEEN ? AND ?
 -- name: unused_blob
 SELECT n, length(data) FROM blobs b WHERE tenant = ? AND sha256 = ?
   AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.blob = b.n)
+  AND NOT EXISTS (SELECT 1 FROM record_blobs u WHERE u.blob = b.n)
+  AND NOT EXISTS (SELECT 1 FROM store_record_blobs u WHERE u.blob = b.n)
 
 -- name: drop_blob
 DELETE FROM blobs WHERE n = ?

@@ -66,7 +66,14 @@ BOUNDS: Final[Mapping[Kind, tuple[int, int]]] = {
     "integer": (-(2**63), 2**63 - 1),
     "flag": (0, 1),
 }
+SEQ_BITS: Final = 32
+SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 _encode: Final = msgspec.json.Encoder().encode
+
+
+def message_rowid(branch: int, seq: int) -> int:
+    """Return the rowid of a message, or of a record by its number: the column `place`."""
+    return branch << SEQ_BITS | seq
 
 
 def bind(text: str | None) -> str | bytes | None:
@@ -143,8 +150,8 @@ def _test(column: Column) -> str:
     return f"({name} is None or {test})" if column.optional else test
 
 
-class DraftRecord(msgspec.Struct, frozen=True):
-    """One record of a draft."""
+class DraftChunkRow(msgspec.Struct, frozen=True):
+    """One chunk of a draft, in the column `record`; number 0 is its opening."""
 
     session: Number
     turn: Number
@@ -291,7 +298,7 @@ TOOLS: Final = Table(
     own={"call_id": Column("position", "count")},
     keys={"session", "turn", "call_id", "position"},
 )
-DRAFTS: Final = Table("drafts", DraftRecord, keys={"session", "turn", "number"})
+DRAFTS: Final = Table("drafts", DraftChunkRow, keys={"session", "turn", "number"})
 QUEUE: Final = Table("queue", QueueRow, own={"": _SESSION}, raw_json=True)
 USAGE: Final = Table("usage", UsageRow, own={"": _SESSION}, keys={"session", "day", "model"})
 QUARANTINE: Final = Table("quarantine", QuarantineRow)

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import Damaged
+from holdfast.storage import metadata_marks
 from holdfast.storage.ancestry import (
     Path,
     PathBranch,
@@ -29,7 +30,7 @@ from holdfast.storage.ancestry import (
     refuse_lacking_parent,
 )
 from holdfast.storage.columns import RowT
-from holdfast.storage.protocol import SessionField, Snapshot
+from holdfast.storage.protocol import SessionField
 from holdfast.storage.rows import (
     BlobUse,
     BranchOwner,
@@ -50,7 +51,18 @@ from holdfast.storage.rows import (
     UsageRow,
     sort_usage,
 )
-from holdfast.storage.sqlite.statements import SQL
+from holdfast.storage.sqlite.list_filters import (
+    IN_TRASH,
+    IndexLookup,
+    conditions,
+    filter_values,
+    folded,
+    index_lookups,
+    recent_sources,
+)
+from holdfast.storage.sqlite.metadata_table import marks_of
+from holdfast.storage.sqlite.record_tables import RecordSnapshot, RecordTransaction
+from holdfast.storage.sqlite.statements import SQL, json_array, with_parameters
 from holdfast.storage.sqlite.tables import (
     BOUNDS,
     BRANCHES,
@@ -58,29 +70,28 @@ from holdfast.storage.sqlite.tables import (
     HEADS,
     INVALID_CRC,
     QUEUE,
+    SEQ_BITS,
+    SEQ_MASK,
     SESSIONS,
     TOOLS,
     TURNS,
     USAGE,
-    DraftRecord,
+    DraftChunkRow,
     Table,
     bind,
     bind_json,
+    message_rowid,
     row_check,
     unbind,
 )
-from holdfast.storage.write_queue import CountingTransaction
 from holdfast.titles import normalize_title
 
-_BRANCH_BITS: Final = 32
-_SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
 _, _MAX_SEQ = BOUNDS["seq"]
-_, _MAX_NUMBER = BOUNDS["number"]
 _MAX_ACTIVITY: Final = (1 << 63) - 1
 _MAX_CACHED_SEGMENTS: Final = 64
-_MAX_ROWIDS: Final = 1000
 _IDS_PER_QUERY: Final = 64
 _BRANCHES_PER_QUERY: Final = 250
+_FEW_SESSIONS: Final = 2000  # in statements, too
 _NO_LIMIT: Final = -1
 _NO_TENANT: Final = -1
 _LAST_SEQ: Final = BRANCHES.selected.index("last_seq")
@@ -91,45 +102,11 @@ _USAGE_SESSION: Final = USAGE.selected.index("session")
 _ROWS_MISSING: Final = "a session's rows are missing, or differ from their index entries"
 _COMPARED_FIELDS: Final = frozenset({"n", "id", "key", "title", "parent"})
 
-# Literals: SQLite uses a partial index only if the text implies its WHERE.
-_IN_TRASH: Final = {
-    None: "",
-    True: "AND s.trashed_at IS NOT NULL",
-    False: "AND s.trashed_at IS NULL",
-}
-_FILTERS: Final = {
-    "scope": "AND s.scope = :scope",
-    "agent": "AND s.agent = :agent",
-    "cwd": "AND s.cwd = :cwd",
-    "since": "AND h.updated_at >= :since",
-    "until": "AND h.updated_at < :until",
-    "text": "AND ({title} OR {preview} OR {key})".format(
-        # Most texts are ASCII, which SQLite folds by itself, much faster.
-        **{
-            column.partition(".")[2]: f"instr(iif(typeof({column}) = 'text' "
-            f"AND length({column}) = length(CAST({column} AS BLOB)), lower({column}), "
-            f"folded({column})), :text)"
-            for column in ("s.title", "h.preview", "s.key")
-        }
-    ),
-}
-
 
 @cache
 def _session_query(by: SessionField, trashed: bool | None) -> str:  # noqa: FBT001 - a key of the cache
     """Return the statement that finds sessions by a field, in the trash or not."""
-    return f"{SQL[f'sessions_by_{by}']} {_IN_TRASH[trashed]} ORDER BY s.n"
-
-
-@cache
-def _with_parameters(name: str, count: int) -> str:
-    """Return a statement with `count` bound parameters in its list."""
-    return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
-
-
-def message_rowid(branch: int, seq: int) -> int:
-    """Return a message's rowid, the column `place` of its table."""
-    return branch << _BRANCH_BITS | seq
+    return f"{SQL[f'sessions_by_{by}']} {IN_TRASH[trashed]} ORDER BY s.n"
 
 
 def message_capacity(size: int) -> int:
@@ -142,7 +119,7 @@ def message_values(row: MessageRow) -> tuple[str | bytes | int | None, ...]:
     return bind(row.id), row.turn, row.crc, bind_json(row.body)
 
 
-class SQLiteSnapshot(Snapshot):
+class SQLiteSnapshot(RecordSnapshot):
     """Reads on one connection, within one SQLite transaction."""
 
     def __init__(
@@ -154,10 +131,6 @@ class SQLiteSnapshot(Snapshot):
         self._tenant = _NO_TENANT if tenant is None else tenant
         self._clock = clock
         self._paths = paths
-
-    def _first(self, name: str, *values: object) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._execute(SQL[name], values).fetchone()
-        return row
 
     def _fetch(self, table: Table[RowT], name: str, session: int, *values: object) -> list[RowT]:
         """Return the rows of a session that a statement reads."""
@@ -264,7 +237,7 @@ class SQLiteSnapshot(Snapshot):
         found: dict[int, BranchOwner] = {}
         for start in range(0, len(numbers), _BRANCHES_PER_QUERY):
             some = numbers[start : start + _BRANCHES_PER_QUERY]
-            rows = self._execute(_with_parameters("owners", len(some)), (*some, self._tenant))
+            rows = self._execute(with_parameters("owners", len(some)), (*some, self._tenant))
             found.update((branch, _owner(row)) for branch, *row in rows if _is_owner(*row))
         return found
 
@@ -286,7 +259,7 @@ class SQLiteSnapshot(Snapshot):
             names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
             try:
                 found: list[Any] = self._execute(
-                    _with_parameters("count_forks", len(names)), (self._tenant, *names)
+                    with_parameters("count_forks", len(names)), (self._tenant, *names)
                 ).fetchall()
             except (apsw.CorruptError, UnicodeDecodeError) as error:
                 raise Damaged(
@@ -337,11 +310,15 @@ class SQLiteSnapshot(Snapshot):
     def _list(self, listing: SessionFilter, before: int, limit: int) -> Iterator[ListedSession]:
         """Yield a page of the most recent sessions, or of all if those do not fill it."""
         bounds = {"tenant": self._tenant, "before": before, "limit": limit}
-        conditions, values = _conditions(listing), bounds | _filter_values(listing)
+        lookups = index_lookups(listing)
+        wanted, values = conditions(listing), bounds | filter_values(listing)
+        for lookup in lookups:
+            wanted.append(lookup.condition)
+            values |= lookup.values
         if listing.text is not None:
-            self._connection.create_scalar_function("folded", _folded, 1, deterministic=True)
-        for source in _sources(listing):
-            text = "\n".join((SQL["list_columns"], SQL[source], *conditions, SQL["list_end"]))
+            self._connection.create_scalar_function("folded", folded, 1, deterministic=True)
+        for source in self._sources(listing, lookups, values):
+            text = "\n".join((SQL["list_columns"], source, *wanted, SQL["list_end"]))
             rows: list[Any] = self._execute(text, values).fetchall()
             if len(rows) == limit:
                 break
@@ -353,7 +330,30 @@ class SQLiteSnapshot(Snapshot):
             if head.activity >= before:
                 raise self._checksum_error(n)
             before = head.activity
-            yield self._checked(SESSIONS, row[:width], n), head
+            session = self._checked(SESSIONS, row[:width], n)
+            if not listing.matches_names(session):
+                raise self._checksum_error(n)
+            yield session, head
+
+    def _sources(
+        self, listing: SessionFilter, lookups: Sequence[IndexLookup], values: dict[str, Any]
+    ) -> list[str]:
+        """Return where to read a page from, in turn: the recent sessions, then what is found.
+
+        What few sessions have is looked up at once. Of several look-ups the one that finds least
+        counts; the others are conditions.
+        """
+        if not lookups:
+            return [SQL[name] for name in recent_sources(listing)]
+        counted = {
+            self._execute(SQL["count_few"].replace("(…)", f"({one.query})"), values).get: one
+            for one in lookups
+        }
+        least = min(counted)
+        found = f"{SQL['list_found']} AND s.n IN ({counted[least].query})"
+        if least < _FEW_SESSIONS:
+            return [found]
+        return [SQL["list_few"]] if listing.pinned else [SQL["list_recent"], found]
 
     def _list_one_by_one(self, listing: SessionFilter, before: int) -> Iterator[ListedSession]:
         """Yield sessions one by one, with an `UnreadableSession` for each damaged one; slow."""
@@ -417,7 +417,8 @@ class SQLiteSnapshot(Snapshot):
         while current is not None and current not in self._paths:
             step, parent = self._step(current)
             if steps:
-                refuse_lacking_parent(step.fork_seq, steps[-1].fork_seq)
+                child = steps[-1]
+                refuse_lacking_parent(step.fork_seq, child.fork_seq, child.fork_record)
             steps.append(step)
             if step.fork_seq < low and parent is not None and low > 1:
                 return join_path(steps)
@@ -434,7 +435,8 @@ class SQLiteSnapshot(Snapshot):
         session_id, *columns = row
         found = self._checked(BRANCHES, columns, columns[2], self._session_id(session_id), None)
         _refuse_impossible_start(found)
-        return PathBranch(branch, found.fork_seq, found.session_id), found.parent
+        step = PathBranch(branch, found.fork_seq, found.session_id, found.fork_record)
+        return step, found.parent
 
     def _cache_path(self, branch: int, path: Path) -> None:
         if len(path) <= _MAX_CACHED_SEGMENTS:
@@ -470,7 +472,7 @@ class SQLiteSnapshot(Snapshot):
 
     def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
         """Return these branches and their descendants, in one statement."""
-        rows = self._execute(SQL["branches_below"], (self._tenant, _json_array(branches)))
+        rows = self._execute(SQL["branches_below"], (self._tenant, json_array(branches)))
         return [self._branch_row(row) for row in rows]
 
     def _branch_row(self, row: Sequence[Any]) -> BranchRow:
@@ -520,7 +522,7 @@ class SQLiteSnapshot(Snapshot):
         first, last = self._first("stored_ends", *ends) or (None, None)
         if first is None:
             return None
-        return msgspec.structs.replace(segment, first=first & _SEQ_MASK, last=last & _SEQ_MASK)
+        return msgspec.structs.replace(segment, first=first & SEQ_MASK, last=last & SEQ_MASK)
 
     def newest_summary(self, path: Path, last: int) -> int | None:
         """Return the seq of the last summary along a path; only the index is read."""
@@ -540,38 +542,16 @@ class SQLiteSnapshot(Snapshot):
         found: dict[str, tuple[str, MessageRow]] = {}
         for start in range(0, len(ids), _IDS_PER_QUERY):
             names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
-            for segment in self._segments_of_ids(branch, names):
-                last = _SEQ_MASK if segment.last is None else segment.last
+            for segment in self._segments_of_ids("rowids_of_ids", branch, names):
+                last = SEQ_MASK if segment.last is None else segment.last
                 ends = (
                     message_rowid(segment.branch, segment.first),
                     message_rowid(segment.branch, last),
                 )
-                rows = self._execute(
-                    _with_parameters("messages_by_id", len(names)), (*ends, *names)
-                )
+                rows = self._execute(with_parameters("messages_by_id", len(names)), (*ends, *names))
                 for row in map(_message_row, rows):
                     found[row.id] = (segment.session_id, row)
         return found
-
-    def _segments_of_ids(self, branch: int, names: Sequence[object]) -> Sequence[Segment]:
-        """Return the segments of a branch's history that may contain these ids.
-
-        New ids are in no branch, so in most cases the ancestry is not read at all.
-        """
-        known = self._paths.get(branch)
-        if known is not None and len(known) == 1:
-            return known
-        rowids = [
-            row[0]
-            for row in self._execute(_with_parameters("rowids_of_ids", len(names)), tuple(names))
-        ]
-        if not rowids:
-            return ()
-        path = self.path(branch)
-        if len(rowids) > _MAX_ROWIDS:
-            return path
-        branches = {rowid >> _BRANCH_BITS for rowid in rowids}
-        return [segment for segment in path if segment.branch in branches]
 
     def stored_in_sessions(
         self, sessions: Collection[int], ids: Sequence[str]
@@ -581,17 +561,17 @@ class SQLiteSnapshot(Snapshot):
         for start in range(0, len(ids), _IDS_PER_QUERY):
             names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
             rows = self._execute(
-                _with_parameters("messages_by_id_in_sessions", len(names)),
-                (*names, _json_array(sessions)),
+                with_parameters("messages_by_id_in_sessions", len(names)),
+                (*names, json_array(sessions)),
             )
             found.extend((branch, _message_row(row)) for branch, *row in rows)
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
     def session_size(self, session: int) -> SessionSize:
-        """Return the count of messages on a session's own branches, and the bytes they take."""
+        """Return the count of messages on a session's own branches, and the bytes of everything."""
         messages, size = self._first("size_of_messages", session) or (0, 0)
-        blobs = self._first("size_of_blobs", session) or (0,)
-        return SessionSize(messages, int(size + blobs[0]))
+        records, blobs = self._first("size_of_records_and_blobs", session) or (0, 0)
+        return SessionSize(messages, int(size + records + blobs))
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
@@ -610,7 +590,7 @@ class SQLiteSnapshot(Snapshot):
         return [self._possible(TOOLS, row, session) for row in rows]
 
     def draft(self, session: int, turn: int, *, limit: int | None = None) -> list[bytes]:
-        """Return the records of an open draft."""
+        """Return the chunks of an open draft."""
         values = (session, turn, _NO_LIMIT if limit is None else limit)
         return [row[0] for row in self._execute(SQL["draft"], values)]
 
@@ -642,6 +622,16 @@ class SQLiteSnapshot(Snapshot):
         row = self._first("blob", self._tenant, bind(sha256))
         return None if row is None else row[0]
 
+    def stored_blobs(self, hashes: Sequence[str]) -> dict[str, bytes]:
+        """Return the data of those of these blobs that are stored."""
+        found: dict[str, bytes] = {}
+        for start in range(0, len(hashes), _IDS_PER_QUERY):
+            names = [bind(name) for name in hashes[start : start + _IDS_PER_QUERY]]
+            found.update(
+                self._execute(with_parameters("blobs", len(names)), (self._tenant, *names))
+            )
+        return found
+
     def erasures(self) -> int:
         """Return how many transactions have erased messages."""
         row = self._first("erasures", self._tenant)
@@ -651,8 +641,8 @@ class SQLiteSnapshot(Snapshot):
         return count
 
 
-class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
-    """Reads and writes. `writes` counts the writes, so that a refusal before any is recognised."""
+class SQLiteTransaction(SQLiteSnapshot, RecordTransaction):
+    """Reads and writes."""
 
     def __init__(
         self,
@@ -679,22 +669,11 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
         if not self._is_new_branch(branch):
             super()._cache_path(branch, path)
 
-    def _write(self, name: str, *values: object) -> None:
-        self.writes += 1
-        self._execute(SQL[name], values)
-
-    def _insert_returning(self, name: str, *values: object) -> int:
-        self.writes += 1
-        row = self._first(name, *values)
-        assert row is not None  # noqa: S101 - INSERT … RETURNING gives its row
-        number: int = row[0]
-        if number > _MAX_NUMBER:
-            raise Damaged("the store has no numbers left for new rows; run store.salvage(to).")
-        return number
-
     def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a session with its first branch and head; return its number."""
         n = self._insert_returning("add_session", *SESSIONS.values(row, self._tenant))
+        for mark in marks_of(metadata_marks.pairs(row.metadata)):
+            self._write("add_mark", n, mark, self._tenant)
         if row.purged_at is None:
             branch = self.add_branch(n, 1, start, row.created_at)
             head = HeadRow.first(n, branch, start, row.created_at)
@@ -722,14 +701,21 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity row."""
         self._write("put_session", *SESSIONS.values(row, self._tenant), row.n)
+        stored = {mark for (mark,) in self._execute(SQL["marks"], (row.n,))}
+        wanted = marks_of(metadata_marks.pairs(row.metadata))
+        for mark in stored - wanted:
+            self._write("drop_mark", row.n, mark)
+        for mark in wanted - stored:
+            self._write("add_mark", row.n, mark, self._tenant)
 
     def put_head(self, row: HeadRow) -> None:
         """Replace a session's head; its activity number becomes the tenant's highest."""
         self._write("put_head", *HEADS.values(row, self._tenant))
 
-    def cut_branch(self, n: int, last_seq: int | None) -> CutResult:
-        """Erase a branch's messages after `last_seq`, its new end, or the whole branch."""
-        ends = (message_rowid(n, (last_seq or 0) + 1), message_rowid(n, _SEQ_MASK))
+    def cut_branch(self, n: int, last_seq: int | None, last_record: int = 0) -> CutResult:
+        """Erase a branch's messages and records after these, or the whole branch."""
+        records = self._cut_records(n, last_seq, last_record)
+        ends = (message_rowid(n, (last_seq or 0) + 1), message_rowid(n, SEQ_MASK))
         blobs = frozenset(row[0] for row in self._execute(SQL["blobs_of_messages"], ends))
         self._write("drop_blob_uses", *ends)
         self._write("drop_messages", *ends)
@@ -740,7 +726,7 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
             self._write("drop_branch", n)
         else:
             self.end_branch(n, last_seq)
-        return CutResult(erased, blobs)
+        return CutResult(erased, blobs | records.blobs, records.records)
 
     def _note_erasure(self) -> None:
         """Count this transaction, once, as one that erases messages."""
@@ -761,7 +747,7 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
         return blobs
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Delete those of these blobs that no message references; return their count and bytes."""
+        """Delete those of these blobs that nothing references; return their count and bytes."""
         sizes = []
         for sha256 in sorted(blobs):
             row = self._first("unused_blob", self._tenant, sha256)
@@ -784,6 +770,7 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
 
     def drop_session(self, n: int) -> None:
         """Delete a session's identity row."""
+        self._write("drop_marks", n)
         self._write("drop_session", n, self._tenant)
 
     def add_messages(
@@ -791,23 +778,13 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
     ) -> None:
         """Insert messages with the seqs they have, and the blobs they refer to."""
         self.writes += 1
-        base = branch << _BRANCH_BITS
+        base = branch << SEQ_BITS
         self._connection.executemany(
             SQL["add_message"],
             [(base | row.seq, *message_values(row)) for row in rows],
         )
         for blob in blobs:
             self._write("use_blob", base | blob.seq, self._blob_number(blob))
-
-    def _blob_number(self, blob: BlobUse) -> int:
-        """Return the number of a blob, which is stored unless it is there with this data."""
-        row = self._first("find_blob", self._tenant, blob.sha256, blob.data)
-        if row is None:
-            return self._insert_returning("add_blob", self._tenant, blob.sha256, blob.data)
-        number: int = row[0]
-        if row[1] == 0:
-            self._write("put_blob", number, blob.data)
-        return number
 
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage of a day and model."""
@@ -835,9 +812,9 @@ class SQLiteTransaction(SQLiteSnapshot, CountingTransaction):
         *values, crc = TOOLS.values(row, position)
         self._write("put_tool", *values, crc if intact else INVALID_CRC)
 
-    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        """Insert or replace one record of a draft."""
-        self._write("put_draft", *DRAFTS.values(DraftRecord(session, turn, number, record)))
+    def put_draft(self, session: int, turn: int, number: int, chunk: bytes) -> None:
+        """Insert or replace one chunk of a draft."""
+        self._write("put_draft", *DRAFTS.values(DraftChunkRow(session, turn, number, chunk)))
 
     def drop_draft(self, session: int, turn: int) -> None:
         """Delete a draft that became a message."""
@@ -867,7 +844,7 @@ def _refuse_impossible_start(row: BranchRow) -> None:
 
     Its path would have no start.
     """
-    if row.parent is None and row.fork_seq != 0:
+    if row.parent is None and (row.fork_seq != 0 or row.fork_record is not None):
         raise Damaged(
             f"branch {row.n} starts after message {row.fork_seq} but names no parent; run "
             "store.verify()."
@@ -896,23 +873,6 @@ def _is_listed(found: ListedSession, listing: SessionFilter) -> bool:
         return listing.includes_damaged
 
 
-def _sources(listing: SessionFilter) -> tuple[str, ...]:
-    """Return the statements to try in turn: recent sessions first, then all that an index finds.
-
-    Few sessions are pinned, so for those the index is tried at once.
-    """
-    if listing.pinned:
-        return ("list_few",)
-    named = (listing.scope, listing.agent, listing.cwd, listing.archived or None)
-    rare = listing.trashed or any(value is not None for value in named)
-    return ("list_recent", "list_few" if rare else "list_any")
-
-
-def _folded(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Fold case as Python does: SQLite's own `lower` handles only ASCII."""
-    return "" if values[0] is None else bind(unbind(values[0]).lower())
-
-
 def _normalize_or_none(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
     """Normalize a title for comparison; `None` for a value that is not text."""
     title = unbind(values[0])
@@ -937,32 +897,6 @@ def _next(first: str) -> str:
     return chr(ord(first) + 1) if first else ""
 
 
-def _conditions(listing: SessionFilter) -> list[str]:
-    """Return the SQL conditions of a listing; `_filter_values` has the values to bind."""
-    conditions = [text for name, text in _FILTERS.items() if getattr(listing, name) is not None]
-    # Literals for the same reason as in `_IN_TRASH`.
-    for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
-        if flag is not None:
-            conditions.append(f"AND s.{name} = {flag:d}")
-    conditions.append(_IN_TRASH[listing.trashed])
-    if listing.busy is not None:
-        conditions.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
-    if not listing.delegates:
-        conditions.append("AND s.relation IS NOT 'delegate'")
-    return conditions
-
-
-def _filter_values(listing: SessionFilter) -> dict[str, Any]:
-    values = {name: getattr(listing, name) for name in _FILTERS}
-    if listing.text is not None:
-        values["text"] = listing.text.lower()
-    return {
-        name: bind(value) if isinstance(value, str) else value
-        for name, value in values.items()
-        if value is not None
-    }
-
-
 _is_id: Final = row_check([column for column in SESSIONS.columns if column.name == "id"])
 _is_owner: Final = row_check(
     [
@@ -978,11 +912,6 @@ def _owner(row: Sequence[Any]) -> BranchOwner:
     if bytes in map(type, row):
         row = [unbind(value) for value in row]
     return BranchOwner(*row)
-
-
-def _json_array(numbers: Iterable[int]) -> str:
-    """Return numbers as one bound value, for statements that take any count of them."""
-    return f"[{','.join(map(str, numbers))}]"
 
 
 def _message_row(row: Sequence[Any]) -> MessageRow:

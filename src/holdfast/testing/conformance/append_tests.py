@@ -191,7 +191,7 @@ class AppendTests(StoreFixtures):
     def test_what_is_no_message_is_refused(self, session: Session) -> None:
         """The error names the constructors to use."""
         with pytest.raises(BadMessage, match=r"Message\.user"):
-            session.append({"role": "user", "content": "hi"})  # type: ignore[arg-type]
+            session.append("hi")  # type: ignore[arg-type]
 
     def test_a_batch_has_a_limit(self, session: Session) -> None:
         """More than 10,000 messages at once are `TooLarge`; nothing is stored."""

@@ -23,7 +23,7 @@ from holdfast.errors import (
 from holdfast.store import Store
 from holdfast.testing.conformance.conversation import parse_conversation, take_turn, texts
 from holdfast.testing.conformance.fixtures import StoreFixtures
-from holdfast.values import BranchChanged, File, Goal, Head, Message, ToolCall, Usage
+from holdfast.values import BranchChanged, File, Goal, Head, Message, Record, ToolCall, Usage
 
 _LONG = 30.0
 
@@ -41,7 +41,7 @@ class AsyncTwinTests(StoreFixtures):
 
         async def work() -> None:
             twin = AsyncStore(store)
-            session = await twin.session("k", title="t")
+            session = await twin.session("k", title="t", metadata={"a": 1})
             await session.append(Message.user("a"))
             async with session.turn(model="m", run_id="r") as turn:
                 await turn.user(["b", File(data=b"file")])
@@ -60,6 +60,28 @@ class AsyncTwinTests(StoreFixtures):
                 assert [m.text for m in await turn.take_queued()] == ["g"]
             await session.update(pinned=True)
             await self.compare(twin, session, store)
+
+        run(work())
+
+    def test_the_same_records(self, store: Store) -> None:
+        """Stored, read, followed and dropped."""
+
+        async def work() -> None:
+            twin = AsyncStore(store)
+            session = await twin.session("k")
+            await session.append(Message.user("a"), Record("state", data=1))
+            async with session.turn() as turn:
+                stored = await turn.record("state", 2, key="k")
+            assert await session.record("state", "k") == stored == store.session("k").records()[1]
+            assert [one.data for one in await session.records("state", limit=1)] == [2]
+            follower = session.follow(records=True)
+            seen = [await anext(follower) for _ in range(3)]
+            assert seen[1:] == await session.records()
+            assert follower.cursor == "1.1.0.2"
+            report = await session.drop(kind="state", keep=1)
+            assert (report.records, report.kept) == (1, 0)
+            shared = await twin.put_record(Record("app", data=3), scope="s")
+            assert await twin.record("app", scope="s") == shared
 
         run(work())
 
@@ -85,6 +107,15 @@ class AsyncTwinTests(StoreFixtures):
         assert await twin.verify() == []
         sha = sync.messages()[1].parts[1].sha256  # type: ignore[union-attr]
         assert await twin.blob(sha or "") == b"file"
+        assert await twin.blobs(sha or "") == {sha: b"file"}
+        last = sync.messages()[-1]
+        assert await session.message(last.id) == last
+        owner, message = await twin.message(last.id)
+        assert (owner.id, message) == (sync.id, last)
+        filtered = await session.messages(upto=last.id, role=["user", "system"], hidden=False)
+        assert [m.text for m in filtered] == ["a", "b", "f", "g"]
+        listed = await twin.sessions(metadata={"a": 1}, key_prefix="k", delegates=False)
+        assert [info.id for info in listed] == [sync.id]
         await twin.flush()
 
     def test_titles_that_are_awaited(self, store: Store) -> None:
@@ -310,6 +341,47 @@ class AsyncTwinTests(StoreFixtures):
                 await session.undo(expect=head)
             with pytest.raises(BadQuery):
                 await session.undo()
+
+        run(work())
+
+    def test_the_same_exact_and_whole_changes(self, store: Store) -> None:
+        """Exact moves, pop, tails, amendments, and what is updated with them, awaited."""
+
+        async def work() -> None:
+            twin = AsyncStore(store)
+            session = await twin.create(
+                key="k", entries=parse_conversation("u +a -a a"), update={"pinned": True}
+            )
+            sync = store.session("k")
+            assert (sync.head(), sync.info().pinned) == (Head(1, 4), True)
+            popped = await session.pop(expect=Head(1, 4))
+            assert popped is not None
+            assert popped.text == "a4"
+            assert await session.redo(update={"title": "back"}) == Head(3, 4)
+            assert await session.rewind(2, exact=True, update={"model": "m"}) == Head(4, 2)
+            assert await session.undo(update={"cwd": "/"}) == Head(5, 0)
+            assert await session.rewind(Head(1, 4)) == Head(6, 4)
+            tail = [Message.user("x")]
+            assert await session.replace(tail, keep=1, update={"scope": "s"}) == Head(7, 2)
+            assert await session.amend(1, "new", expect=Head(7, 2)) == Head(8, 2)
+            assert texts(sync) == ["new", "x"]
+            fork = await session.fork(
+                Head(1, 2), exact=True, entries=tail, update={"archived": True}
+            )
+            assert (await fork.head(), (await fork.info()).archived) == (Head(1, 3), True)
+            await session.append(Message.user("y"), update={"metadata": {"v": 1}})
+            with pytest.raises(Conflict):
+                await session.summarize("s", update={"expect_metadata": {"v": None}})
+            with pytest.raises(HeadMoved):
+                await session.update(title="t", expect=Head(1, 4))
+            head = await session.clear(update={"metadata": {"v": None}})
+            info = sync.info()
+            assert (info.title, info.model, info.cwd, info.scope) == ("back", "m", "/", "s")
+            assert (info.metadata, info.messages) == ({}, 0)
+            for delete in (twin.trash, twin.purge):
+                with pytest.raises(HeadMoved):
+                    await delete(session.id, expect=Head(1, 4))
+                await delete(session.id, expect=head)
 
         run(work())
 

@@ -188,7 +188,7 @@ class BackendProtocolTests(StoreFixtures):
     def test_what_belongs_to_a_session_is_counted_as_it_is_dropped(
         self, store: Store, session: Session
     ) -> None:
-        """Turns, records of drafts, and queued input; nothing of another session."""
+        """Turns, chunks of drafts, and queued input; nothing of another session."""
         for each in (session, store.session("other")):
             turn = self.open_turn(each)
             turn.tool_started("c")
@@ -202,7 +202,7 @@ class BackendProtocolTests(StoreFixtures):
         other = number_of(store.session("other"))
         kept = store.backend.read(lambda at: _belongings(at, other))
         assert all(kept)
-        records = len(store.backend.read(lambda at: at.draft(n, 1)))
+        chunks = len(store.backend.read(lambda at: at.draft(n, 1)))
 
         def operation(tx: Transaction) -> SessionRowCounts:
             head = _head(tx, session)
@@ -212,7 +212,7 @@ class BackendProtocolTests(StoreFixtures):
             assert _belongings(tx, other) == kept
             return dropped
 
-        assert store.backend.write(operation, exclusive=True) == SessionRowCounts(1, records, 2)
+        assert store.backend.write(operation, exclusive=True) == SessionRowCounts(1, chunks, 2)
         self.expect_no_damage = False  # a session without a head
 
     def test_a_stub_has_neither_branch_nor_head(self, store: Store, session: Session) -> None:

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from holdfast.errors import BadMessage, MessageNotFound
+from holdfast.errors import BadMessage, BadQuery, NotFound
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.testing.conformance.fixtures import StoreFixtures
@@ -92,10 +92,25 @@ class BlobTests(StoreFixtures):
         else:
             assert [m.parts[0].sha256 for m in session.messages()] == [sha(_DATA)] * 2  # type: ignore[union-attr]
 
+    def test_several_blobs_are_read_together(self, store: Store, session: Session) -> None:
+        """Each once, in the order given; all of those that are missing are named."""
+        data = {sha(name): name for name in (b"", *(b"%d" % n for n in range(200)))}
+        session.append(Message.user([File(data=name) for name in data.values()]))
+        names = list(data)[::-1]
+        assert list(store.blobs(*names, *names).items()) == [(name, data[name]) for name in names]
+        assert store.blobs() == {}
+        missing = [sha(b"never stored"), "\0", "nonsense"]
+        with pytest.raises(NotFound) as caught:
+            store.blobs(names[0], *missing)
+        assert all(name in str(caught.value) for name in missing)
+        assert names[0] not in str(caught.value)
+        with pytest.raises(BadQuery, match="sha256"):
+            store.blobs(names[0], b"x")  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("name", ["0" * 64, "", "nonsense", "\0", "\ud800"])
     def test_an_unknown_blob_is_not_found(self, store: Store, name: str) -> None:
         """An unknown hash raises; it never returns empty bytes."""
-        with pytest.raises(MessageNotFound):
+        with pytest.raises(NotFound):
             store.blob(name)
 
     @pytest.mark.parametrize("size", [_LARGE - 20, _LARGE, _LARGE + 1, 300_000])

@@ -72,6 +72,40 @@ class DamageTests(StoreFixtures):
         n = number_of(again.session("the session"))
         assert again.backend.read(lambda at: at.session_size(n)).messages == 3  # noqa: PLR2004
 
+    def test_a_damaged_message_is_neither_popped_nor_placed_again(
+        self, store: Store, session: Session
+    ) -> None:
+        """`Damaged`, and nothing is changed; what lies behind it can be taken away and amended."""
+        session.append(Message.user("before"))
+        self.spoil(store, session)
+        session.append(Message.user("behind"))
+        for seq in (1, 2):
+            with pytest.raises(Damaged, match="nothing was changed"):
+                session.amend(seq, "x")
+        session.amend(3, "amended")
+        popped = session.pop()
+        assert popped is not None
+        assert popped.text == "amended"
+        head = session.head()
+        with pytest.raises(Damaged, match="nothing was changed"):
+            session.pop()
+        assert session.head() == head
+
+    def test_a_filter_hides_no_damage(self, store: Store, session: Session) -> None:
+        """Whether a damaged message would match cannot be known, so it is returned and reported."""
+        session.append(Message.assistant("before", id="before"))
+        self.spoil(store, session)
+        session.append(Message.assistant("behind", metadata={"hidden": True}))
+        again = self.reopen(store)
+        read = again.session("the session").messages
+        assert [m.status for m in read(role="assistant")] == ["complete", "damaged", "complete"]
+        assert [m.seq for m in read(role="tool")] == [2]
+        assert [m.seq for m in read(hidden=True)] == [2, 3]
+        assert [m.seq for m in read(hidden=False, limit=1)] == [2]
+        assert [(d.session_id, d.seq) for d in again.damage] == [(session.id, 2)]
+        assert again.session("the session").message(read()[1].id).status == "damaged"
+        assert again.message("before")[1].text == "before"
+
     def test_verify_says_which_message_of_which_session(
         self, store: Store, session: Session
     ) -> None:
@@ -98,6 +132,8 @@ class DamageTests(StoreFixtures):
             lambda: session.turn().__enter__(),
             lambda: session.enqueue("x"),
             lambda: session.rewind(1),
+            session.pop,
+            lambda: session.amend(1, "x"),
             session.undo,
             session.clear,
             lambda: session.replace([Message.user("x")]),

@@ -215,7 +215,7 @@ class DraftTests(StoreFixtures):
             lambda reply: reply.tool_call(5, "n"),
             lambda reply: reply.tool_call("c", None),
             lambda reply: reply.tool_call("c", "n", {"k": float("nan")}),
-            lambda reply: reply.tool_call("c", "n", (1,)),
+            lambda reply: reply.tool_call("c", "n", {1}),
             lambda reply: reply.usage("much"),
             lambda reply: reply.usage(Usage(input=-1)),
             lambda reply: reply.usage(Usage(), cost=Decimal(-1)),

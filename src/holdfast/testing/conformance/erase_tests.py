@@ -241,7 +241,7 @@ class EraseTests(StoreFixtures):
                 reply.write("half ")
                 assert session.erase(1).places == 1
                 reply.write("whole")
-            assert session.window().messages != ()
+            assert session.window().messages
         assert texts(session) == ["", "half whole"]
         assert [turn.state for turn in session.turns()] == ["sealed"]
 

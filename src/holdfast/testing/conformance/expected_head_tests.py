@@ -25,10 +25,16 @@ _COMPARED: dict[str, Callable[[Session, Any], object]] = {
     "undo": lambda session, expect: session.undo(expect=expect),
     "redo": lambda session, expect: session.redo(expect=expect),
     "replace": lambda session, expect: session.replace([Message.user("x")], expect=expect),
+    "replace a tail": lambda session, expect: session.replace(
+        [Message.user("x")], keep=1, expect=expect
+    ),
+    "amend": lambda session, expect: session.amend(1, "x", expect=expect),
+    "pop": lambda session, expect: session.pop(expect=expect),
     "clear": lambda session, expect: session.clear(expect=expect),
     "summarize": lambda session, expect: session.summarize("x", expect=expect),
+    "update": lambda session, expect: session.update(title="x", expect=expect),
 }
-_MOVES = ["rewind", "undo", "redo", "replace", "clear"]
+_MOVES = ["rewind", "undo", "redo", "replace", "replace a tail", "amend", "pop", "clear"]
 
 
 class ExpectedHeadTests(StoreFixtures):

@@ -172,6 +172,17 @@ class LineageTests(StoreFixtures):
         assert {link.parent for link in found} == {session.id}
         assert made[1].children() == []
 
+    def test_links_have_the_key_and_the_metadata(self, store: Store) -> None:
+        """Of a purged session neither is left."""
+        root = store.create(key="root", metadata={"user": "42"})
+        root.append(Message.user("a"))
+        child = root.fork(key="child", metadata={"n": 1})
+        seen = [(link.key, link.metadata) for link in child.lineage()]
+        assert seen == [("root", {"user": "42"}), ("child", {"n": 1})]
+        assert [(link.key, link.metadata) for link in root.children()] == seen[1:]
+        store.purge(root.id)
+        assert [(link.key, link.metadata) for link in child.lineage()] == [(None, {}), seen[1]]
+
     def test_lineage_shows_what_is_in_the_trash(self, store: Store, session: Session) -> None:
         """A trashed session still appears in lineages, marked as trashed."""
         child = store.create(parent=session, title="child")

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import (
     BadQuery,
-    MessageNotFound,
+    NotFound,
     SessionBusy,
     SessionNotFound,
 )
@@ -85,7 +85,7 @@ class PurgeTests(StoreFixtures):
         for ref in (session.id, session.id[:5], "the session", "title", "run"):
             with pytest.raises(SessionNotFound):
                 later.get(ref)
-        with pytest.raises(MessageNotFound):
+        with pytest.raises(NotFound):
             later.blob(sha(_FILE))
         assert later.session("the session").head() == Head(1, 0)
 
@@ -325,7 +325,7 @@ class PurgeTests(StoreFixtures):
             assert store.blob(sha(_FILE)) == _FILE
             report = store.purge(session.id)
         assert (report.blobs, report.blob_bytes) == (1, len(_FILE))
-        with pytest.raises(MessageNotFound):
+        with pytest.raises(NotFound):
             store.blob(sha(_FILE))
 
     def test_a_blob_that_a_fork_shares(self, store: Store, session: Session) -> None:
@@ -353,7 +353,7 @@ class PurgeTests(StoreFixtures):
         """The queued input was its only user, so it is removed."""
         session.enqueue(Message.user([File(data=_FILE)]))
         assert store.purge(session.id).queued == 1
-        with pytest.raises(MessageNotFound):
+        with pytest.raises(NotFound):
             store.blob(sha(_FILE))
 
     # --------------------------------------------------------------------------------- following

@@ -46,7 +46,7 @@ class ReadTests(StoreFixtures):
         ],
     )
     def test_a_part_of_a_history(
-        self, session: Session, arguments: dict[str, int], seqs: range
+        self, session: Session, arguments: dict[str, Any], seqs: range
     ) -> None:
         """The newest `limit` between two seqs; with `after` alone the next ones; oldest first."""
         session.append(*(Message.user(str(n)) for n in range(1, 11)))

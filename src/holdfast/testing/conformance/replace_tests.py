@@ -140,7 +140,7 @@ class ReplaceTests(StoreFixtures):
 
     def test_a_history_longer_than_a_batch(self, store: Store, session: Session) -> None:
         """A history appended in several batches can be replaced in one call."""
-        session.append(*(Message.user(str(n)) for n in range(codec.MAX_BATCH_MESSAGES)))
+        session.append(*(Message.user(str(n)) for n in range(codec.MAX_BATCH_ENTRIES)))
         session.append(*(Message.user(str(n)) for n in range(5)))
         old = session.messages()
         session.replace([*old[:-1], Message.user("end")])

@@ -23,9 +23,11 @@ _NOW = to_datetime(1_700_000_000_000_000)
 _TOKEN = "the token"  # noqa: S105 - a mark, no secret
 
 
-def _replace(session: Session, expect: Head | None, messages: list[Message]) -> Operation[Head]:
+def _replace(
+    session: Session, expect: Head | None, messages: list[Message], keep: int | None = None
+) -> Operation[Head]:
     batch = codec.encode_history(messages, _NOW)
-    return head_moves.replace(number_of(session), batch, token=_TOKEN, expect=expect)
+    return head_moves.replace(number_of(session), batch, token=_TOKEN, expect=expect, keep=keep)
 
 
 def _summarize(session: Session, expect: Head | None) -> Operation[Head]:
@@ -47,6 +49,17 @@ _MOVES: dict[str, Callable[[Session, Head | None], Operation[Any]]] = {
     "undo": lambda s, e: head_moves.undo(number_of(s), 1, token=_TOKEN, expect=e),
     "redo": lambda s, e: head_moves.redo(number_of(s), token=_TOKEN, expect=e),
     "clear": lambda s, e: head_moves.clear(number_of(s), token=_TOKEN, expect=e),
+    "exact rewind": lambda s, e: head_moves.rewind(
+        number_of(s), 3, token=_TOKEN, expect=e, exact=True
+    ),
+    "pop": lambda s, e: head_moves.pop(number_of(s), token=_TOKEN, expect=e),
+    "amend": lambda s, e: head_moves.amend(
+        number_of(s), 2, [Text("x")], token=_TOKEN, now=_NOW, expect=e
+    ),
+    "replace a tail": lambda s, e: _replace(s, e, [s.messages()[2], Message.user("new")], 2),
+    "replace a tail by what is kept": lambda s, e: _replace(s, e, s.messages()[:1], 2),
+    "replace a tail by nothing": lambda s, e: _replace(s, e, [], 2),
+    "replace a tail by more": lambda s, e: _replace(s, e, [Message.user("new")], 4),
     "replace": lambda s, e: _replace(s, e, [s.messages()[0], Message.user("new")]),
     "replace by less": lambda s, e: _replace(s, e, s.messages()[:3]),
     "replace by more": lambda s, e: _replace(s, e, [*s.messages(), Message.user("new")]),

@@ -120,9 +120,9 @@ class SnapshotTests(StoreFixtures):
         for _ in range(3):
             draft.write("x" * 5000)
         store.flush()
-        records = _read(store, lambda at: at.draft(n, 4))
-        assert len(records) > 1
-        assert _read(store, lambda at: at.draft(n, 4, limit=1)) == records[:1]
+        chunks = _read(store, lambda at: at.draft(n, 4))
+        assert len(chunks) > 1
+        assert _read(store, lambda at: at.draft(n, 4, limit=1)) == chunks[:1]
         assert _read(store, lambda at: at.draft(n, 9, limit=1)) == []
 
     def test_what_a_backend_does_better_is_what_the_rule_derives(self, store: Store) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.errors import BadMessage, MessageNotFound, SessionNotFound
+from holdfast.errors import BadMessage, NotFound, SessionNotFound
 from holdfast.store import Store
 from holdfast.testing.conformance.fixtures import StoreFixtures, drain
 from holdfast.values import File, Message, Usage
@@ -193,11 +193,11 @@ class TenantTests(StoreFixtures):
         assert (report.messages, report.blobs) == (1, 1)
         assert stores[1].blob(_SHA) == _DATA
         assert [m.id for m in stores[1].session("k").messages()] == ["same"]
-        with pytest.raises(MessageNotFound):
+        with pytest.raises(NotFound):
             stores[0].blob(_SHA)
 
     def refusal(self, call: Callable[[], object], name: str) -> tuple[type, str]:
         """Return the error of a call, with the name removed from its message."""
-        with pytest.raises((SessionNotFound, MessageNotFound)) as refused:
+        with pytest.raises(NotFound) as refused:
             call()
         return type(refused.value), str(refused.value).replace(name, "…")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadMessage, BadQuery, Conflict
+from holdfast.errors import BadMessage, BadQuery, PreconditionFailed
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.testing.conformance.fixtures import StoreFixtures, run_concurrently
@@ -165,7 +165,7 @@ class UpdateTests(StoreFixtures):
             ({"cwd": 5}, "cwd"),
             ({"metadata": []}, "metadata"),
             ({"metadata": "x"}, "metadata"),
-            ({"metadata": {"k": (1,)}}, "metadata"),
+            ({"metadata": {"k": {1}}}, "metadata"),
         ],
     )
     def test_a_bad_beginning_is_refused(
@@ -237,12 +237,12 @@ class UpdateTests(StoreFixtures):
     def test_a_goal_that_is_another_by_now_is_kept(
         self, session: Session, expected: Goal | None
     ) -> None:
-        """`Conflict`, and nothing of the call is stored."""
+        """`PreconditionFailed`, and nothing of the call is stored."""
         session.update(goal=Goal("x", summary="noted meanwhile"))
         before = session.info()
-        with pytest.raises(Conflict, match="nothing was stored"):
+        with pytest.raises(PreconditionFailed, match="nothing was stored"):
             session.update(goal=Goal("mine"), title="new", expect_goal=expected)
-        with pytest.raises(Conflict):
+        with pytest.raises(PreconditionFailed):
             session.update(pinned=True, expect_goal=expected)
         assert session.info() == before
 
@@ -255,7 +255,7 @@ class UpdateTests(StoreFixtures):
                 goal = session.info().goal
                 assert goal is not None
                 more = Goal("count", rounds=goal.rounds + 1)
-                with suppress(Conflict):
+                with suppress(PreconditionFailed):
                     session.update(goal=more, expect_goal=goal)
                     return
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,6 +17,7 @@ from holdfast.testing.conformance.fixtures import StoreFixtures
 from holdfast.values import (
     JSON,
     File,
+    Goal,
     Message,
     Provenance,
     Raw,
@@ -37,6 +39,37 @@ _STRANGE = [
     "",
 ]
 _ZONES = [UTC, timezone(timedelta(hours=5, minutes=45)), timezone(-timedelta(hours=9, minutes=30))]
+
+
+class _Colour(StrEnum):
+    RED = "red"
+
+
+class _State(StrEnum):
+    PAUSED = "paused"
+
+
+class _Name(str):
+    """A text that is equal only to itself, so that a dict may have it beside its own text."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+class _Point(NamedTuple):
+    x: int
+    y: int
+
+
+def _typed() -> dict[str, Any]:
+    """Return JSON with tuples and texts of other types."""
+    return {"pair": (1, (_Colour.RED,)), _Colour.RED: _Colour.RED, _Name("name"): _Name("Ann")}
+
+
+def _plain() -> dict[str, JSON]:
+    """Return the same as it is stored."""
+    return {"pair": [1, ["red"]], "red": "red", "name": "Ann"}
 
 
 def nest(depth: int) -> JSON:
@@ -173,21 +206,79 @@ class ValueTests(StoreFixtures):
         """One level more is `BadMessage`, and the error says where."""
         self.refused(session, message, field)
 
-    def test_json_that_holds_itself_is_refused(self, session: Session) -> None:
-        """A cyclic value cannot be encoded."""
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_json_that_holds_itself_is_refused(self, session: Session, times: int) -> None:
+        """A cyclic value cannot be encoded, and is not followed in every way that it has."""
         loop: list[Any] = []
-        loop.append(loop)
+        loop.extend([loop] * times)
         self.refused(session, Message.user("a", metadata={"loop": loop}), "metadata")
+        self.refused(session, Message.user([Raw("x", {"loop": loop})]), "parts[0].data")
+        with pytest.raises(BadMessage, match="metadata"):
+            session.update(metadata={"loop": loop})
 
     @pytest.mark.parametrize(
         "value",
-        [float("nan"), float("inf"), -float("inf"), b"bytes", (1, 2), {1: "x"}, {1, 2}, object()],
+        [
+            *(float("nan"), float("inf"), -float("inf"), (float("nan"),), b"bytes", {1: "x"}),
+            *({1, 2}, object(), _Point(1, 2), {_Name("k"): 1, "k": 2}),
+        ],
     )
     def test_what_is_not_json_is_refused(self, session: Session, value: Any) -> None:  # noqa: ANN401
-        """NaN, bytes, tuples, sets and non-text keys would not come back unchanged."""
+        """NaN, bytes, sets, names of fields, keys that are not text, or the same: not kept."""
         self.refused(session, Message.user("a", metadata={"k": [value]}), "metadata")
         self.refused(session, Message.user([Raw("x", value)]), "parts[0].data")
         self.refused(session, Message.user(["a", ToolCall("c", "n", value)]), "parts[1].arguments")
+
+    def test_tuples_and_text_of_other_types_are_stored_as_lists_and_text(
+        self, session: Session
+    ) -> None:
+        """In metadata, arguments and foreign data, and what is returned is what is stored."""
+        given, stored = _typed(), _plain()
+        message = Message(
+            role="assistant",
+            parts=(
+                ToolCall("c", "paint", given),
+                Raw("x", given),
+                ToolResult("c", (Raw("x", given),)),
+            ),
+            metadata=given,
+        )
+        with session.turn() as turn:
+            returned = turn.add(message)
+        assert session.messages() == [returned]
+        assert returned.metadata == stored
+        assert returned.parts == (
+            ToolCall("c", "paint", stored),
+            Raw("x", stored),
+            ToolResult("c", (Raw("x", stored),)),
+        )
+        assert {type(text) for text in (*returned.metadata, returned.metadata["red"])} == {str}
+
+    def test_a_retry_may_have_them_or_not(self, session: Session) -> None:
+        """A message is the same with a tuple or a list, an enum or its text."""
+        message = Message.user("a", metadata=_typed())
+        head = session.append(message)
+        assert session.append(message, session.messages()[0]) == head
+        assert session.head() == head
+
+    def test_a_draft_may_have_them(self, session: Session) -> None:
+        """Its message is the one that is stored."""
+        with session.turn() as turn, turn.stream() as reply:
+            reply.tool_call("c", "paint", _typed())
+        assert session.messages() == [reply.message]
+        assert session.messages()[0].tool_calls[0].arguments == _plain()
+
+    def test_metadata_and_goal_of_a_session_may_have_them(self, store: Store) -> None:
+        """A key is that of its text, whatever its type."""
+        session = store.create(metadata=_typed())
+        assert session.info().metadata == _plain()
+        assert session.fork(metadata=_typed()).info().metadata == _plain()
+        changes: dict[str, Any] = {_Colour.RED: ("green",), "pair": None}
+        changed = session.update(metadata=changes)
+        assert changed.metadata == session.info().metadata == {"red": ["green"], "name": "Ann"}
+        assert session.update(metadata={_Name("name"): None}).metadata == {"red": ["green"]}
+        goal = session.update(goal=Goal("paint", state=_State.PAUSED)).goal  # type: ignore[arg-type]
+        assert goal == Goal("paint", state="paused")
 
     @pytest.mark.parametrize(
         ("fields", "field"),

@@ -1,12 +1,13 @@
 """Redact the lines of an export.
 
-Every text in a line is scanned: messages, queued messages and text files, also titles, goals,
-metadata, the errors of turns, and the names of tools and models. A draft was stored in chunks, and
-a secret may begin in one and end in the next; so the chunks are joined first, and the draft is
-written as one chunk if a secret was found.
+Every text in a line is scanned: messages, queued messages, records and text files, also titles,
+goals, metadata, the errors of turns, and the names of tools and models. A draft was stored in
+chunks, and a secret may begin in one and end in the next; so the chunks are joined first, and the
+draft is written as one chunk if a secret was found.
 
 Ids (of sessions, messages, turns, runs and calls), times and numbers are not scanned. A session key
-that contains a secret is left out, because two keys could get the same mark.
+that contains a secret is left out, because two keys could get the same mark; so is a record with
+one in its kind, key or scope.
 
 Findings are counted, and kept up to `MAX_FINDINGS`, so that memory does not grow with the
 histories.
@@ -32,8 +33,15 @@ from holdfast.transfer.format import (
     UsageLine,
     encode_line,
     message_line,
+    store_record_line,
 )
-from holdfast.transfer.redact.message import is_text_file, redact_json, redact_message
+from holdfast.transfer.redact.message import (
+    RedactionFinding,
+    is_text_file,
+    redact_json,
+    redact_message,
+    redact_record,
+)
 from holdfast.transfer.redact.secrets import ALL_NAMES, DEFAULT_NAMES, Detectors, detectors_named
 from holdfast.validation import MAX_NAME_BYTES
 from holdfast.values import (
@@ -42,6 +50,7 @@ from holdfast.values import (
     Goal,
     Message,
     Part,
+    Record,
     Redaction,
     RedactionAction,
     Review,
@@ -110,21 +119,26 @@ class Redactor:
         if not self.active:
             return message, {}
         now, findings = redact_message(_load_files(message, blob), self._detectors)
+        self._record_all(session, findings, before)
+        if all(one.action == "not looked into" for one in findings):
+            return message, {}
+        return self._limit_length(session, now, before)
+
+    def _record_all(
+        self, session: str | None, findings: Iterable[RedactionFinding], before: str
+    ) -> None:
         for one in findings:
             self._record(
                 Redaction(
                     session_id=session,
-                    message_id=message.id,
-                    seq=message.seq,
+                    message_id=one.message_id,
+                    seq=one.seq,
                     where=before + one.where,
                     detector=one.detector,
                     preview=one.preview,
                     action=one.action,
                 )
             )
-        if all(one.action == "not looked into" for one in findings):
-            return message, {}
-        return self._limit_length(session, now, before)
 
     def _limit_length(
         self, session: str, message: Message, before: str
@@ -150,6 +164,46 @@ class Redactor:
             now, parts=(Text(_TOO_LONG_MARK),), name=None, model=None, metadata={}, provenance=None
         )
         return bare, {}
+
+    # -------------------------------------------------------------------------------- records
+
+    def record(
+        self, session: str | None, record: Record, blob: codec.BlobReader, *, before: str
+    ) -> tuple[Record | None, dict[str, bytes]]:
+        """Return the redacted record, `None` if it is left out, and the new data of its files.
+
+        The arguments are as for a message; a record of the store has no session.
+        """
+        if not self.active:
+            return record, {}
+        files = {name: _load_file(file, blob) for name, file in record.files.items()}
+        loaded = msgspec.structs.replace(record, files=files)
+        now, findings = redact_record(loaded, self._detectors)
+        self._record_all(session, findings, before)
+        if all(one.action == "not looked into" for one in findings):
+            return record, {}
+        fresh: dict[str, bytes] = {}
+        if now is not None:
+            files = {name: _unload_file(file, fresh) for name, file in now.files.items()}
+            now = msgspec.structs.replace(now, files=files)
+            now = now if self._fits(session, now, before) else None
+        return now, fresh
+
+    def _fits(self, session: str | None, record: Record, before: str) -> bool:
+        """True unless the marks make a record too long for a line, which is recorded."""
+        line = store_record_line(record, replaced=False)
+        if len(encode_line(line)) <= self._max_line_bytes - _LINE_OVERHEAD_BYTES:
+            return True
+        too_long = RedactionFinding(
+            message_id=None,
+            seq=record.seq,
+            where="data",
+            detector="",
+            preview="too long with its marks",
+            action="left out",
+        )
+        self._record_all(session, [too_long], before)
+        return False
 
     # ------------------------------------------------------------------------- other lines
 
@@ -316,13 +370,14 @@ def _add_usage(one: UsageLine, two: UsageLine) -> UsageLine:
 
 def _load_files(message: Message, blob: codec.BlobReader) -> Message:
     """Return a message with the data of its text files loaded."""
+    return _map_files(message, lambda file: _load_file(file, blob))
 
-    def load(file: File) -> File:
-        if file.sha256 is None or file.data is not None or not is_text_file(file):
-            return file
-        return msgspec.structs.replace(file, data=blob(file.sha256))
 
-    return _map_files(message, load)
+def _load_file(file: File, blob: codec.BlobReader) -> File:
+    """Return a file with its data loaded if it is text."""
+    if file.sha256 is None or file.data is not None or not is_text_file(file):
+        return file
+    return msgspec.structs.replace(file, data=blob(file.sha256))
 
 
 def _unload_file(file: File, fresh: dict[str, bytes]) -> File:

@@ -1,4 +1,4 @@
-"""Redact a message, and list the findings.
+"""Redact a message or a record, and list the findings.
 
 Every text in a message is scanned: text parts, tool arguments and results, names, file names, the
 data of text files, provider data, metadata and provenance. In JSON a value is scanned together with
@@ -10,13 +10,16 @@ a secret is left out completely, with the other signed thinking of its message: 
 it together. Sealed provider data (signatures, encrypted content, reasoning) is kept unchanged, or
 left out completely if its readable fields contain a secret, together with the call that it
 answers. The sealed values themselves are not scanned: they are opaque.
+
+A record is scanned in the same way: its data, its files and their names. One that has a secret in
+its kind, key or scope is left out, because two of them could get the same mark.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
@@ -38,10 +41,12 @@ from holdfast.values import (
     Part,
     Provenance,
     Raw,
+    Record,
     Text,
     Thinking,
     ToolCall,
     ToolResult,
+    is_original,
 )
 
 Action: TypeAlias = Literal["replaced", "left out", "not looked into"]
@@ -75,7 +80,7 @@ class RedactionFinding(msgspec.Struct, frozen=True, kw_only=True):
     For data that was not looked into, `detector` is empty and `preview` describes the data.
     """
 
-    message_id: str
+    message_id: str | None
     seq: int | None
     where: str
     detector: str
@@ -95,18 +100,14 @@ def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Re
     """Return the redacted message and the findings; the same message if it has no secret."""
     work = _ValueRedactor(using)
     changed = work.message(message)
-    findings = [
-        RedactionFinding(
-            message_id=message.id,
-            seq=message.seq,
-            where=seen.where,
-            detector=seen.detector,
-            preview=seen.preview,
-            action=action,
-        )
-        for action, seen in work.findings
-    ]
-    return changed, findings
+    return changed, work.redaction_findings(message.id, message.seq)
+
+
+def redact_record(record: Record, using: Detectors) -> tuple[Record | None, list[RedactionFinding]]:
+    """Return the redacted record and the findings, as for a message; `None` if it is left out."""
+    work = _ValueRedactor(using)
+    changed = work.record(record)
+    return changed, work.redaction_findings(None, record.seq)
 
 
 def redact_json(value: JSON, using: Detectors) -> tuple[JSON, list[FoundSecret]]:
@@ -158,7 +159,42 @@ class _ValueRedactor:
         self._detectors = using
         self.findings: list[tuple[Action, FoundSecret]] = []
 
-    # ------------------------------------------------------------------------------ messages
+    def redaction_findings(self, message: str | None, seq: int | None) -> list[RedactionFinding]:
+        """Return what was found, in the message with this id."""
+        return [
+            RedactionFinding(
+                message_id=message,
+                seq=seq,
+                where=seen.where,
+                detector=seen.detector,
+                preview=seen.preview,
+                action=action,
+            )
+            for action, seen in self.findings
+        ]
+
+    @property
+    def _changed(self) -> bool:
+        return any(action != "not looked into" for action, _ in self.findings)
+
+    # ------------------------------------------------------------------- messages and records
+
+    def record(self, record: Record) -> Record | None:
+        """Redact a record; `None` if its names have a secret."""
+        names = _ValueRedactor(self._detectors)
+        for field, name in (("kind", record.kind), ("key", record.key), ("scope", record.scope)):
+            if isinstance(name, str):
+                names.text(name, field)
+        if names.findings:
+            self.findings += [("left out", seen) for _, seen in names.findings]
+            return None
+        data = self.json(record.data, "data")
+        files: dict[str, File] = {}
+        for name, file in record.files.items():
+            new_name = _unused_key(self.text(name, "files"), files)
+            files[new_name] = self._file(file, f"files.{new_name}")
+        now = msgspec.structs.replace(record, data=data, files=files)
+        return now if self._changed else record
 
     def message(self, message: Message) -> Message:
         """Redact a message."""
@@ -172,7 +208,7 @@ class _ValueRedactor:
             metadata=metadata if isinstance(metadata, dict) else {},
             provenance=self._provenance(message.provenance),
         )
-        return now if any(action != "not looked into" for action, _ in self.findings) else message
+        return now if self._changed else message
 
     def _provenance(self, given: Provenance | None) -> Provenance | None:
         if given is None:
@@ -368,7 +404,7 @@ def _entry_name(given: dict[str, JSON]) -> str | None:
     return name if isinstance(name, str) and "value" in given else None
 
 
-def _unused_key(key: str, taken: dict[str, JSON]) -> str:
+def _unused_key(key: str, taken: Container[str]) -> str:
     """Return a key that is not taken, numbered if needed: two keys may get the same mark."""
     number, free = 1, key
     while free in taken:
@@ -396,11 +432,17 @@ def _following_note(parts: Sequence[Part], at: int) -> JSON:
 
 
 def _with_companions(parts: Sequence[Part], out: set[int]) -> set[int]:
-    """Add the notes that follow left-out parts, and the calls that these parts answer."""
+    """Add the notes that follow left-out parts, the calls that these parts answer, and originals.
+
+    An original refers to the parts of its message by their position.
+    """
+    if not out:
+        return out
     notes = {at + 1 for at in out if _following_note(parts, at) is not None}
     answered = {_content_field(parts[at], "tool_use_id") for at in out} - {None}
     calls = {at for at, part in enumerate(parts) if _content_field(part, "id") in answered}
-    return out | notes | calls
+    originals = {at for at, part in enumerate(parts) if is_original(part)}
+    return out | notes | calls | originals
 
 
 def _content_field(part: Part, key: str) -> str | None:

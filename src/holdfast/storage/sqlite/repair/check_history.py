@@ -22,10 +22,9 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Value,
     Values,
 )
-from holdfast.storage.sqlite.transaction import message_capacity, message_rowid
+from holdfast.storage.sqlite.tables import SEQ_BITS, SEQ_MASK, message_rowid
+from holdfast.storage.sqlite.transaction import message_capacity
 
-SEQ_BITS: Final = 32
-SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 _LINEAR_PROBES: Final = 256
 _STEP_DIVISOR: Final = 8
 LAST_SEQ_QUERY: Final = (

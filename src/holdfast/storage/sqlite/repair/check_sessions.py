@@ -7,7 +7,8 @@ where the last fork that needs it starts. Until its purge is finished a stub is 
 the choice for its forks as its key, and may have more messages.
 
 A branch starts after a message on an older branch of the same tenant, or without a parent at the
-first message. A session may name a parent session that no longer exists.
+first message. The older branch may start there itself if it has records behind that message. A
+session may name a parent session that no longer exists.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ IS_PURGED: Final = "SELECT purged_at IS NOT NULL FROM sessions WHERE n = ?"
 _IS_FINISHED_STUB: Final = f"{IS_PURGED} AND purged_at IS NOT NULL AND trashed_at IS NULL"
 _UNFINISHED_COLUMNS: Final = ("key", "trashed_at")
 NEEDED_SEQ_QUERY: Final = "SELECT max(fork_seq) FROM branches WHERE parent = ?"
+# A record that a branch has of its parent, and that the head there does not count, or that lies
+# behind a later message. It may have been dropped.
+_LACKED_RECORD: Final = (
+    "SELECT 1 FROM heads WHERE branch = ?1 AND ?2 > coalesce(records, 0) "
+    "UNION ALL SELECT 1 FROM records WHERE place = (?1 << 32) + ?2 AND seq > ?3"
+)
 _TENANT_OF_BRANCH: Final = (
     "SELECT s.tenant FROM branches b JOIN sessions s ON s.n = b.session WHERE b.n = ?"
 )
@@ -37,8 +44,10 @@ _TENANT_OF_BRANCH: Final = (
 class ReportDamage(Protocol):
     """A function that reports damage."""
 
-    def __call__(self, what: str, session: Value = None) -> None:
-        """Report damage, in this session if it is known."""
+    def __call__(
+        self, what: str, session: Value = None, seq: int | None = None, *, blocking: bool = True
+    ) -> None:
+        """Report damage, in this session and at this message if they are known."""
         ...
 
 
@@ -142,15 +151,20 @@ class SessionChecker:
             self._report(f"branch {values['number']!r} {problem}", session)
 
     def _start(self, n: int, values: Values) -> Iterator[str]:
-        parent, fork_seq = values["parent"], values["fork_seq"]
+        parent, fork_seq, fork_record = values["parent"], values["fork_seq"], values["fork_record"]
         if parent is None:
-            if fork_seq != 0:
+            if fork_seq != 0 or fork_record is not None:
                 yield f"starts after message {fork_seq!r} but names no parent"
             return
         begin = self._first("SELECT fork_seq FROM branches WHERE n = ?", parent)
         end = self._first(LAST_SEQ_QUERY, parent)
-        if not isinstance(parent, int) or parent >= n or not _within(begin, fork_seq, end):
+        is_within = _within(begin, fork_seq, end, or_at_start=fork_record is not None)
+        if not isinstance(parent, int) or parent >= n or not is_within:
             yield "starts at a message that its parent does not have"
+        elif fork_record is not None and self._exists(
+            _LACKED_RECORD, parent, fork_record, fork_seq
+        ):
+            yield "starts at a record that its parent does not have there"
         elif self._first(_TENANT_OF_BRANCH, parent) != self._first(_TENANT_OF_BRANCH, n):
             yield "starts on a branch of another tenant"
 
@@ -167,10 +181,16 @@ class SessionChecker:
             yield "belongs to a purged session, but is not exactly as long as its forks need"
 
 
-def _within(begin: tuple[Value, ...] | None, seq: Value, end: tuple[Value, ...] | None) -> bool:
-    """True if a message is after the start of a branch and not after its end."""
+def _within(
+    begin: tuple[Value, ...] | None,
+    seq: Value,
+    end: tuple[Value, ...] | None,
+    *,
+    or_at_start: bool,
+) -> bool:
+    """True if a message is after the start of a branch, or there, and not after its end."""
     if begin is None or end is None:
         return False
     low, high = begin[0], end[0]
     known = isinstance(low, int) and isinstance(seq, int) and isinstance(high, int)
-    return known and low < seq <= high  # type: ignore[operator]
+    return known and low - or_at_start < seq <= high  # type: ignore[operator]

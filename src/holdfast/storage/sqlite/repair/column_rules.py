@@ -8,6 +8,7 @@ may still differ from what was written, which its checksum reveals (`matches_che
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -16,8 +17,14 @@ from holdfast import codec, ids
 from holdfast.draft_parts import DraftChunk, DraftOpening
 from holdfast.errors import Damaged
 from holdfast.storage.columns import Column, Kind
-from holdfast.storage.rows import MessageRow
+from holdfast.storage.rows import MessageRow, RecordRow, StoreRecordRow
 from holdfast.storage.sqlite import tables
+from holdfast.storage.sqlite.record_tables import (
+    RECORD_COLUMNS,
+    STORE_RECORD_COLUMNS,
+    record_values,
+    store_record_values,
+)
 from holdfast.storage.sqlite.repair.row_scan import (
     BadText,
     KeyedTable,
@@ -25,7 +32,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Value,
     Values,
 )
-from holdfast.storage.sqlite.tables import BOUNDS, TABLES, Table, unbind_json
+from holdfast.storage.sqlite.tables import BOUNDS, SEQ_MASK, TABLES, Table, unbind_json
 from holdfast.storage.sqlite.transaction import message_values
 from holdfast.values import JSON, File, Holder, Message, ToolResult
 
@@ -134,7 +141,7 @@ def _predicate(column: Column) -> Predicate:
     return _HOLDS[column.kind]
 
 
-# Drafts, queued input and messages are decoded as a whole.
+# Drafts, queued input, messages and the bodies of records are decoded as a whole.
 RULES: Final[dict[str, dict[str, ColumnRule]]] = {
     "tenants": {
         "n": _rule(Column("n", "number")),
@@ -149,6 +156,13 @@ RULES: Final[dict[str, dict[str, ColumnRule]]] = {
             tables.TURNS,
             tables.TOOLS,
             tables.USAGE,
+        )
+    },
+    **{
+        name: {column.name: _rule(column) for column in columns if column.kind != "json"}
+        for name, columns in (
+            ("records", (Column("number", "number"), *RECORD_COLUMNS)),
+            ("store_records", (Column("tenant", "number"), *STORE_RECORD_COLUMNS)),
         )
     },
 }
@@ -179,6 +193,10 @@ def _columns(table: Table[Any]) -> tuple[str, ...]:
     return (*first, "crc", *(column.name for column in table.columns if column.added))
 
 
+def _names(columns: Sequence[Column]) -> tuple[str, ...]:
+    return tuple(column.name for column in columns)
+
+
 TENANTS: Final = KeyedTable("tenants", "n", tuple(RULES["tenants"]))
 SESSIONS: Final = _keyed(tables.SESSIONS, "n")
 HEADS: Final = _keyed(tables.HEADS, "session")
@@ -186,6 +204,12 @@ BRANCHES: Final = _keyed(tables.BRANCHES, "n")
 USAGE: Final = _keyed(tables.USAGE, "rowid")
 MESSAGES: Final = KeyedTable(
     "messages", "place", ("id", "turn", "crc", "body"), 1 << 32, dense=True
+)
+RECORDS: Final = KeyedTable(
+    "records", "place", ("place", *_names(RECORD_COLUMNS)), 1 << 32, added=True
+)
+STORE_RECORDS: Final = KeyedTable(
+    "store_records", "n", ("n", "tenant", *_names(STORE_RECORD_COLUMNS)), added=True
 )
 BLOBS: Final = KeyedTable("blobs", "n", ("n", "tenant", "sha256", "data"))
 QUEUE_BLOBS: Final = KeyedTable("queue_blobs", "rowid", ("session", "number", "sha256", "data"))
@@ -256,8 +280,8 @@ def _signed(low: int, width: int) -> int:
     return low if low < 1 << width - 1 else low - (1 << width)
 
 
-def is_draft_record(values: Values) -> bool:
-    """True if a record of a draft can be decoded."""
+def is_draft_chunk(values: Values) -> bool:
+    """True if a chunk of a draft can be decoded."""
     kind: type[DraftOpening | DraftChunk] = DraftOpening if values["number"] == 0 else DraftChunk
     return _is_number(values["turn"]) and decoded(values["record"], kind) is not None
 
@@ -319,3 +343,58 @@ def _files(message: Message) -> Iterator[File]:
     for part in message.parts:
         inner = part.content if isinstance(part, ToolResult) else (part,)
         yield from (item for item in inner if isinstance(item, File))
+
+
+# --------------------------------------------------------------------------------------- records
+
+
+def written_record(values: Values) -> RecordRow:
+    """Return a record's row; raise `Damaged` if it is not what was written."""
+    place, seq = values["place"], values["seq"]
+    number = place & SEQ_MASK if isinstance(place, int) else 0
+    _refuse_invalid("records", {**values, "number": number})
+    id, kind, key = (text_of(values[name]) or "" for name in ("id", "kind", "key"))
+    assert isinstance(seq, int)  # noqa: S101 - the rule of its column
+    row = RecordRow.create(number, seq, id, (kind, key or None), bytes_of(values["body"]) or b"")
+    _refuse_changed(values, record_values(row), _names(RECORD_COLUMNS))
+    return row
+
+
+def written_store_record(values: Values) -> StoreRecordRow:
+    """Return a store record's row; raise `Damaged` if it is not what was written."""
+    _refuse_invalid("store_records", values)
+    scope, kind, key, id = (text_of(values[name]) or "" for name in ("scope", "kind", "key", "id"))
+    row = StoreRecordRow.create(scope or None, kind, key or None, id, bytes_of(values["body"]))
+    _refuse_changed(values, store_record_values(row), _names(STORE_RECORD_COLUMNS))
+    return row
+
+
+def _refuse_invalid(table: str, values: Values) -> None:
+    invalid = invalid_columns(table, values)
+    if invalid:
+        raise Damaged(f"has an invalid {' and '.join(invalid)}")
+
+
+def _refuse_changed(values: Values, written: Sequence[Value], columns: Sequence[str]) -> None:
+    """Raise `Damaged` if a row's values are not those that were written."""
+    found = {name: values[name] for name in columns}
+    if dict(zip(columns, written, strict=True)) != found:
+        same = written[columns.index("crc")] == values["crc"]
+        raise Damaged("is not stored as it was written" if same else "does not match its checksum")
+
+
+def blobs_of_record(row: RecordRow | StoreRecordRow, blob: codec.BlobReader) -> set[str]:
+    """Return the hashes of the blobs that a record references.
+
+    Raises `Damaged` if it cannot be decoded.
+    """
+    if row.body is None:  # It was replaced.
+        return set()
+    try:
+        codec.decode_record(row.body, kind=row.kind, key=row.key, id=row.id, seq=None, blob=blob)
+    except Damaged as error:
+        raise Damaged(
+            "cannot be decoded, or data stored as a blob is missing or damaged",
+            blocking=error.blocking,
+        ) from error
+    return {*chain(*codec.record_blob_hashes(row.body))}

@@ -14,7 +14,7 @@ from typing import Any, Final
 import apsw
 
 from holdfast.clock import SystemClock
-from holdfast.storage.rows import BlobUse, MessageRow
+from holdfast.storage.rows import BlobUse, MessageRow, RecordRow
 from holdfast.storage.sqlite.repair.column_rules import (
     RULES,
     find_flipped_bit,
@@ -94,6 +94,15 @@ class RowCopier:
             self.transaction(tenant).add_messages(
                 branch, [row], [BlobUse(row.seq, sha256) for sha256 in blobs]
             )
+
+    def add_record(
+        self, tenant: int | None, branch: int, row: RecordRow, blobs: Iterable[str]
+    ) -> None:
+        """Insert a record that refers to these stored blobs."""
+        self._count_write()
+        self.transaction(tenant).add_records(
+            branch, [row], [BlobUse(row.number, sha256) for sha256 in blobs]
+        )
 
     def fetch_first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
         """Return the first row of a query on the new store."""

@@ -35,14 +35,21 @@ class Finalizer:
         self._copy_activity_floors()
 
     def _repair_starts(self) -> None:
-        """Make every branch start on the branch that has the message, not on a later one."""
+        """Make every branch start on the branch that has the message, not on a later one.
+
+        A later one that has records behind the message is right.
+        """
         query = (
-            "SELECT b.n, p.parent FROM branches b JOIN branches p ON p.n = b.parent "
-            "WHERE b.fork_seq <= p.fork_seq"
+            "SELECT b.n, b.session, b.number, p.parent, p.fork_record "
+            "FROM branches b JOIN branches p ON p.n = b.parent "
+            "WHERE b.fork_seq < p.fork_seq + (b.fork_record IS NULL)"
         )
+        update = "UPDATE branches SET parent = ?, fork_record = ? WHERE n = ?"
         while found := self._copier.fetch_all(query):
-            for n, parent in found:
-                self._copier.execute("UPDATE branches SET parent = ? WHERE n = ?", parent, n)
+            for n, session, number, parent, fork_record in found:
+                self._copier.execute(update, parent, fork_record, n)
+                problem = f"branch {number} started on one that does not have the message there"
+                self._copier.report(problem, session)
 
     # ------------------------------------------------------------------------------------ stubs
 

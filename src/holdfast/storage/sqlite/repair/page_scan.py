@@ -24,7 +24,12 @@ from holdfast.errors import Damaged
 from holdfast.storage.columns import Column, Kind
 from holdfast.storage.sqlite.location import create_private
 from holdfast.storage.sqlite.repair import column_rules
-from holdfast.storage.sqlite.repair.column_rules import matches_checksum, written_row
+from holdfast.storage.sqlite.repair.column_rules import (
+    matches_checksum,
+    written_record,
+    written_row,
+    written_store_record,
+)
 from holdfast.storage.sqlite.repair.page_format import TABLE_LEAF, Cell, cells
 from holdfast.storage.sqlite.repair.row_scan import (
     BadText,
@@ -112,6 +117,7 @@ def _letters(column: Column) -> str:
 
 
 _META: Final = Shape("meta", None, ("name", "value"), ("s", "is"), 2)
+# Those of records look the same. They are not needed: the bodies of records name their blobs.
 _BLOB_USES: Final = Shape("blob_uses", None, ("place", "blob"), ("i", "i"), 2)
 _SHAPES: Final = (
     _shape(column_rules.TENANTS, "n", "s"),
@@ -119,6 +125,8 @@ _SHAPES: Final = (
     _shape(column_rules.HEADS),
     _shape(column_rules.BRANCHES),
     _shape(column_rules.MESSAGES, "s", "in", "i", "s"),
+    _shape(column_rules.RECORDS, "n", "i", "s", "s", "sn", "i", "s"),
+    _shape(column_rules.STORE_RECORDS, "n", "i", "sn", "s", "sn", "s", "i", "sn"),
     _shape(column_rules.BLOBS, "n", "i", "s", "s"),
     _shape(column_rules.QUEUE_BLOBS, "i", "i", "s", "s"),
     _shape(column_rules.QUARANTINE, "n", "s", "s", "nisr", "i"),
@@ -297,10 +305,16 @@ def _create_table(shape: Shape) -> str:
 
 def _is_intact(shape: Shape, values: Mapping[str, Value]) -> bool:
     """True if a row matches its checksum; false also for a table that has none."""
-    if shape.name != "messages":
-        return shape.name in TABLES and matches_checksum(shape.name, dict(values))
+    known = dict(values)
     try:
-        written_row(0, dict(values))
+        if shape.name == "messages":
+            written_row(0, known)
+        elif shape.name == "records":
+            written_record(known)
+        elif shape.name == "store_records":
+            written_store_record(known)
+        else:
+            return shape.name in TABLES and matches_checksum(shape.name, known)
     except Damaged:
         return False
     return True

@@ -18,8 +18,6 @@ from holdfast.errors import Damaged
 from holdfast.storage.rows import MessageRow
 from holdfast.storage.sqlite.repair.check_history import (
     LAST_SEQ_QUERY,
-    SEQ_BITS,
-    SEQ_MASK,
     BeyondHead,
     BranchExtent,
     HistoryFinding,
@@ -45,7 +43,7 @@ from holdfast.storage.sqlite.repair.row_scan import (
     Values,
     scan_rows,
 )
-from holdfast.storage.sqlite.transaction import message_rowid
+from holdfast.storage.sqlite.tables import SEQ_BITS, SEQ_MASK, message_rowid
 
 _MAX_PLACEHOLDER_TAIL: Final = 1_000
 _CHUNK_BYTES: Final = 4096

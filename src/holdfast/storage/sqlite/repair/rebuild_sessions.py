@@ -11,7 +11,6 @@ branches show what it was: a live session has one branch whose end is not record
 from __future__ import annotations
 
 from holdfast import ids
-from holdfast.storage.sqlite.repair.check_history import SEQ_MASK
 from holdfast.storage.sqlite.repair.check_sessions import IS_PURGED
 from holdfast.storage.sqlite.repair.column_rules import (
     BRANCHES,
@@ -22,7 +21,7 @@ from holdfast.storage.sqlite.repair.column_rules import (
 )
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier, as_row_number
 from holdfast.storage.sqlite.repair.row_scan import UNREADABLE, Value, Values
-from holdfast.storage.sqlite.transaction import message_rowid
+from holdfast.storage.sqlite.tables import SEQ_MASK, message_rowid
 
 
 class SessionRebuilder:
@@ -154,8 +153,8 @@ class SessionRebuilder:
         n, parent, fork_seq = row["n"], row["parent"], row["fork_seq"]
         first = self._first_seq(as_row_number(n) or 0)
         if not isinstance(parent, int) or not isinstance(n, int) or parent >= n:
-            valid = parent is None and fork_seq == 0
-            row["parent"], row["fork_seq"] = None, 0
+            valid = parent is None and fork_seq == 0 and row["fork_record"] is None
+            row["parent"], row["fork_seq"], row["fork_record"] = None, 0, None
         else:
             valid = first is None or not isinstance(fork_seq, int) or fork_seq < first
             if not valid and first is not None:
@@ -296,8 +295,8 @@ class SessionRebuilder:
     def _detach_branches(self, upper: int, lower: int) -> None:
         """Make branches of one tenant that start on another's start without a parent."""
         query = (
-            "UPDATE branches SET parent = NULL, fork_seq = 0, asked_seq = 0 WHERE session = ? "
-            "AND parent IN (SELECT n FROM branches WHERE session = ?)"
+            "UPDATE branches SET parent = NULL, fork_seq = 0, asked_seq = 0, fork_record = NULL "
+            "WHERE session = ? AND parent IN (SELECT n FROM branches WHERE session = ?)"
         )
         self._copier.execute(query, lower, upper)
         self._copier.report("the session's history started on another tenant's branch", lower)

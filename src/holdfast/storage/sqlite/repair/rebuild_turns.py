@@ -1,7 +1,7 @@
 """Rebuilding what belongs to a session: its usage, turns, tools, drafts and queue.
 
 Rows that belong to no live session are quarantined. Afterwards every head and its open turn agree,
-every draft has its opening record, and every head has the right count of queued input.
+every draft has its opening, and every head has the right count of queued input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.storage.sqlite.repair.column_rules import (
     TURNS,
     USAGE,
     default_row,
-    is_draft_record,
+    is_draft_chunk,
     is_queued_input,
 )
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier, as_row_number
@@ -79,7 +79,7 @@ class TurnRebuilder:
 
     def _is_readable(self, table: SessionKeyedTable, row: Values) -> bool:
         if table is DRAFTS:
-            return is_draft_record(row)
+            return is_draft_chunk(row)
         return table is not QUEUE or self._is_queued(row["session"], row)
 
     def _is_queued(self, session: Value, row: Values) -> bool:
@@ -141,7 +141,7 @@ class TurnRebuilder:
             opening = codec.to_json(DraftOpening(ids.message_id(), None, self._copier.now)).decode()
             row: Values = {"session": session, "turn": turn, "number": 0, "record": opening}
             self._copier.insert("drafts", row)
-            self._copier.report("the first record of a draft is lost; its text is kept", session)
+            self._copier.report("the opening of a draft is lost; its text is kept", session)
 
     def _count_queues(self) -> None:
         waiting = "SELECT count(*) FROM queue WHERE queue.session = heads.session"

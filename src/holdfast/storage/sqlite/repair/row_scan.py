@@ -56,13 +56,17 @@ NextKey: TypeAlias = Callable[[int], int]
 
 
 class KeyedTable(msgspec.Struct, frozen=True):
-    """A table with an integer key: its columns, its smallest key, and whether keys have no gaps."""
+    """A table with an integer key: its columns, its smallest key, and whether keys have no gaps.
+
+    An `added` one came with a migration: an older format does not have it.
+    """
 
     name: str
     key: str
     columns: tuple[str, ...]
     first: int = 1
     dense: bool = False
+    added: bool = False
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -137,7 +141,16 @@ def scan_rows(
 
     `landmark` returns the next key worth probing after an unreadable one.
     """
-    yield from in_order(_runs(connection, table, landmark), dense=table.dense)
+    if not table.added or has_table(connection, table.name):
+        yield from in_order(_runs(connection, table, landmark), dense=table.dense)
+
+
+def has_table(connection: apsw.Connection, name: str) -> bool:
+    """False if a database has no table of this name; true also if that cannot be read."""
+    try:
+        return connection.execute(f"PRAGMA table_info({name})").fetchone() is not None
+    except (*UNREADABLE, UnicodeDecodeError):
+        return True
 
 
 def in_order(items: Iterable[Row | UnreadableRange], *, dense: bool) -> Iterator[Item]:

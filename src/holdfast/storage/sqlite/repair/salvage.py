@@ -10,9 +10,10 @@ The rows are read through SQLite, if it finds the file's structure sound. If not
 page by page (`page_copy`, `page_scan`): whatever else is lost, a row in a whole page is not.
 
 Each stage relies on the ones before it: sessions, heads and branches (`rebuild_sessions`); their
-messages (`rebuild_messages`), which show how long the branches are (`finalize`); then turns,
-drafts, queues and usage (`rebuild_turns`). All of them write through one `RowCopier` (`copy_rows`),
-which inserts messages as every other write does, and computes the checksums at the end.
+messages (`rebuild_messages`), which show how long the branches are; the records behind them
+(`rebuild_records`); what then is left to repair of branches (`finalize`); turns, drafts, queues and
+usage (`rebuild_turns`). All of them write through one `RowCopier` (`copy_rows`), which inserts
+messages as every other write does, and computes the checksums at the end.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from holdfast import codec
 from holdfast.errors import Damaged, StoreUnavailable
 from holdfast.storage.sqlite import location, migrations
 from holdfast.storage.sqlite.connection import connect, enable_checkpoint_on_close
+from holdfast.storage.sqlite.metadata_table import fill_table
 from holdfast.storage.sqlite.new_file import new_file
 from holdfast.storage.sqlite.repair.column_rules import BLOBS, QUARANTINE, TENANTS, text_of
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier
@@ -36,6 +38,7 @@ from holdfast.storage.sqlite.repair.finalize import Finalizer
 from holdfast.storage.sqlite.repair.page_copy import copy_pages
 from holdfast.storage.sqlite.repair.page_scan import CONFLICTS, collect_rows
 from holdfast.storage.sqlite.repair.rebuild_messages import MessageRebuilder
+from holdfast.storage.sqlite.repair.rebuild_records import RecordRebuilder
 from holdfast.storage.sqlite.repair.rebuild_sessions import SessionRebuilder
 from holdfast.storage.sqlite.repair.rebuild_turns import TurnRebuilder
 from holdfast.storage.sqlite.repair.row_scan import UNREADABLE, Values, open_damaged
@@ -156,6 +159,7 @@ def _fill(source: apsw.Connection, target: Path, path: Path, *, collected: bool)
 def _run_stages(copier: RowCopier) -> SalvageReport:
     sessions = SessionRebuilder(copier)
     messages, turns = MessageRebuilder(copier, sessions), TurnRebuilder(copier)
+    records = RecordRebuilder(copier, sessions)
     copier.for_each_row(QUARANTINE, lambda values: _old_quarantine(copier, values))
     if copier.collected:
         copier.for_each_row(CONFLICTS, lambda values: _conflict(copier, values))
@@ -165,9 +169,12 @@ def _run_stages(copier: RowCopier) -> SalvageReport:
     copier.for_each_row(BLOBS, lambda values: _blob(copier, values))
     sessions.run()
     messages.run()
+    records.run()
     Finalizer(copier, sessions).run()
+    records.repair_counts()
     turns.run()
     copier.write_checksums()
+    fill_table(copier.target)
     found = list(copier.damage())
     found += verify(copier.target)  # Empty, unless the damage is of a kind that no stage repairs.
     return SalvageReport(

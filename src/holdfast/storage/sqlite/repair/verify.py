@@ -4,8 +4,8 @@ The tables must be those of a store: through others nothing is read. Then SQLite
 structure (pages, trees, indexes), and Holdfast's rules are checked in
 one pass over all tables, in file order: every value is valid (`column_rules`), every row matches
 its checksum, every message can be decoded, every history is numbered without gaps up to its head
-(`check_history`), sessions, heads and branches are consistent (`check_sessions`), and every
-reference leads to an existing row.
+(`check_history`), records lie where their histories are (`check_records`), sessions, heads and
+branches are consistent (`check_sessions`), and every reference leads to an existing row.
 
 An unreadable part is reported and the rest is still checked. Nothing is written, and only the
 findings are held in memory.
@@ -22,11 +22,11 @@ import apsw
 
 from holdfast import codec
 from holdfast.errors import Damaged
+from holdfast.storage import metadata_marks
 from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.metadata_table import marks_of
 from holdfast.storage.sqlite.repair.check_history import (
     LAST_SEQ_QUERY,
-    SEQ_BITS,
-    SEQ_MASK,
     BeyondHead,
     BranchExtent,
     HistoryFinding,
@@ -37,6 +37,7 @@ from holdfast.storage.sqlite.repair.check_history import (
     next_probe_key,
     walk,
 )
+from holdfast.storage.sqlite.repair.check_records import RecordChecker
 from holdfast.storage.sqlite.repair.check_sessions import IS_PURGED, SessionChecker
 from holdfast.storage.sqlite.repair.column_rules import (
     BLOBS,
@@ -47,14 +48,16 @@ from holdfast.storage.sqlite.repair.column_rules import (
     QUARANTINE,
     QUEUE,
     QUEUE_BLOBS,
+    RECORDS,
     SESSION_TABLES,
     SESSIONS,
+    STORE_RECORDS,
     TENANTS,
     TURNS,
     USAGE,
     has_written_types,
     invalid_columns,
-    is_draft_record,
+    is_draft_chunk,
     is_queued_input,
     matches_checksum,
     read_message,
@@ -72,10 +75,12 @@ from holdfast.storage.sqlite.repair.row_scan import (
     UnreadableRows,
     Value,
     Values,
+    has_table,
     open_damaged,
     scan_rows,
     scan_session_rows,
 )
+from holdfast.storage.sqlite.tables import SEQ_BITS, SEQ_MASK
 from holdfast.storage.sqlite.wal import Binding
 from holdfast.storage.sqlite.wal_check import find_ignored
 from holdfast.values import Damage
@@ -83,6 +88,12 @@ from holdfast.values import Damage
 _log = logging.getLogger("holdfast")
 MAX_STRUCTURE_LINES: Final = 100
 _MAX_BLOB_USES: Final = 1000
+# The tables of blob references: their keys, what these name, and what that is called.
+_BLOB_USES: Final = (
+    ("blob_uses", "place", "messages WHERE place", "a message"),
+    ("record_blobs", "place", "records WHERE place", "a record"),
+    ("store_record_blobs", "record", "store_records WHERE n", "a record of the store"),
+)
 
 
 def verify_file(
@@ -169,7 +180,11 @@ class _Verifier:
         self._tenants = tenants
         self._found: list[Damage] = []
         self._session_checker = SessionChecker(self._first, self._report)
+        self._record_checker = RecordChecker(self._first, self._report, self._getter)
         self._noted_next = 0
+        self._has_marks = self._exists(
+            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'metadata_marks'"
+        )
 
     def run(self) -> list[Damage]:
         self._found += structure(self._connection)
@@ -182,8 +197,11 @@ class _Verifier:
         self._check_table(QUEUE_BLOBS, lambda _, values: self._queue_blob(values))
         self._check_table(QUARANTINE, lambda _, values: self._quarantined(values))
         self._messages()
+        self._check_table(RECORDS, self._record_checker.record)
+        self._check_table(STORE_RECORDS, self._record_checker.store_record)
         self._owned()
         self._check_blob_uses()
+        self._check_marks()
         self._meta()
         return self._found
 
@@ -249,6 +267,29 @@ class _Verifier:
     def _session(self, n: int, values: Values) -> None:
         self._check_row("sessions", values, "the row", n)
         self._session_checker.session(n, values)
+        self._marks(n, values)
+
+    def _marks(self, n: int, values: Values) -> None:
+        """Compare a session's metadata with its marks, which block nothing: they are derived."""
+        metadata = values["metadata"]
+        if not self._has_marks or not isinstance(metadata, str | bytes):
+            return  # It is reported already, or the format is older.
+        data = codec.encode_text(metadata) if isinstance(metadata, str) else metadata
+        wanted = {(mark, values["tenant"]) for mark in marks_of(metadata_marks.pairs(data))}
+        query = "SELECT mark, tenant FROM metadata_marks WHERE session = ?"
+        try:
+            stored = set(self._connection.execute(query, (n,)))
+        except UNREADABLE as error:
+            self._report(f"the table metadata_marks cannot be read: {error}", n, blocking=False)
+            return
+        if stored != wanted:
+            problem = "the session's metadata differs from its index entries"
+            self._report(problem, n, blocking=False)
+
+    def _check_marks(self) -> None:
+        query = "SELECT 1 FROM metadata_marks WHERE session NOT IN (SELECT n FROM sessions) LIMIT 1"
+        if self._has_marks and self._exists(query):
+            self._report("metadata of a session that is missing is indexed", blocking=False)
 
     def _head(self, n: int, values: Values) -> None:
         self._check_row("heads", values, "the row", session_of("heads", values))
@@ -304,19 +345,32 @@ class _Verifier:
             self._report(f"{what} to a session that was purged", session)
 
     def _check_blob_uses(self) -> None:
-        query = "SELECT place, blob FROM blob_uses u WHERE NOT EXISTS (SELECT 1 FROM {}) LIMIT {}"
-        for target, problem in (
-            ("blobs WHERE n = u.blob", "a message references blob {!r}, which is missing"),
-            ("messages WHERE place = u.place", "blob {!r} is referenced by a missing message"),
-        ):
-            try:
-                found = self._connection.execute(query.format(target, _MAX_BLOB_USES)).fetchall()
-            except (*UNREADABLE, UnicodeDecodeError) as error:
-                self._report(f"the table blob_uses cannot be read: {error}")
-                return
-            for rowid, blob in found:
-                if isinstance(rowid, int):
-                    self._report_at(problem.format(blob), rowid)
+        for table, key, owner, whose in _BLOB_USES:
+            if not has_table(self._connection, table):
+                continue
+            query = f"SELECT {key}, blob FROM {table} u WHERE NOT EXISTS (SELECT 1 FROM {{}}) "  # noqa: S608
+            for target, problem in (
+                ("blobs WHERE n = u.blob", f"{whose} references blob {{!r}}, which is missing"),
+                (f"{owner} = u.{key}", f"blob {{!r}} is referenced by a missing {whose[2:]}"),
+            ):
+                try:
+                    found = self._connection.execute(
+                        f"{query.format(target)} LIMIT {_MAX_BLOB_USES}"
+                    ).fetchall()
+                except (*UNREADABLE, UnicodeDecodeError) as error:
+                    self._report(f"the table {table} cannot be read: {error}")
+                    break
+                for rowid, blob in found:
+                    if isinstance(rowid, int):
+                        self._report_use(table, problem.format(blob), rowid)
+
+    def _report_use(self, table: str, what: str, rowid: int) -> None:
+        """Record damage of a message or record that a blob is recorded for."""
+        if table == "blob_uses":
+            self._report_at(what, rowid)
+            return
+        owner = self._first("SELECT session FROM branches WHERE n = ?", rowid >> SEQ_BITS)
+        self._report(what, owner[0] if owner else None)
 
     def _meta(self) -> None:
         """Check that the values of `meta` are numbers, and the log's binding is valid.
@@ -362,8 +416,8 @@ class _Verifier:
                 yield item.key
 
     def _owned_values(self, table: SessionKeyedTable, session: Value, values: Values) -> None:
-        if table is DRAFTS and not is_draft_record(values):
-            self._report("a record of a draft cannot be read", session)
+        if table is DRAFTS and not is_draft_chunk(values):
+            self._report("a chunk of a draft cannot be read", session)
         elif table is QUEUE and not is_queued_input(values, self._queue_getter(session, values)):
             self._report("queued input cannot be read", session)
         else:
@@ -486,9 +540,9 @@ class _Verifier:
 
 
 def _describe_range(table: str, hole: UnreadableRange) -> str:
-    if table == "messages":
+    if table in {"messages", "records"}:
         first, last = hole.first >> SEQ_BITS, hole.last >> SEQ_BITS
         if first == last:
-            return f"messages {hole.first & SEQ_MASK} to {hole.last & SEQ_MASK} of branch {first}"
-        return f"messages of branches {first} to {last}"
+            return f"{table} {hole.first & SEQ_MASK} to {hole.last & SEQ_MASK} of branch {first}"
+        return f"{table} of branches {first} to {last}"
     return f"rows {hole.first} to {hole.last} of {table}"
