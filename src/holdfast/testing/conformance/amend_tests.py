@@ -50,7 +50,7 @@ class AmendTests(StoreFixtures):
         other = self.reopen(store)
         assert other.verify() == []
         other.trash(session.id)
-        other.purge(session.id, forks="erase")
+        other.purge(session.id)
         kept = other.get(fork.id).record("k", at=1)
         assert kept is not None
         assert other.blob(kept.files["f"].sha256 or "") == _FILE * 10
