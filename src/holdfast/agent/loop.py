@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
@@ -123,10 +123,12 @@ class _TurnLoop:
             async with turn:
                 started = True
                 try:
+                    # First, and whole: a turn that is cancelled at once keeps what was said.
+                    said = await shielded(_store_input(turn, user_input))
                     await self._emit(
                         TurnStarted(turn_id=turn.id, model=model, recovered=turn.recovered)
                     )
-                    error = await self._run_rounds(turn, user_input)
+                    error = await self._run_rounds(turn, said)
                 except asyncio.CancelledError as cancelled:
                     state, error = (
                         "cancelled",
@@ -142,15 +144,16 @@ class _TurnLoop:
                 await self._emit(self._ended(turn.id, state, error))
         await self._refresh_session()
 
-    async def _run_rounds(self, turn: AsyncTurn, user_input: Message | None) -> str | None:
-        """Store the input, then alternate between the model and its tools.
+    async def _run_rounds(self, turn: AsyncTurn, said: Sequence[Message]) -> str | None:
+        """Alternate between the model and its tools, after what the user said.
 
         Return why the turn stopped early, or `None`.
         """
-        taken = await self._take_input(turn, user_input)
+        for message in said:
+            await self._emit(UserSaid(message))
         info = await self._session.info()
         self.goal = info.goal
-        if not taken:
+        if not said:
             return "another turn took the queued input"
         if info.model != self._config.model.name:
             await self._session.update(model=self._config.model.name)
@@ -163,15 +166,6 @@ class _TurnLoop:
             await runner.run(reply.tool_calls)
             await self._refresh_goal()
         return _OUT_OF_ROUNDS.format(self.rounds)
-
-    async def _take_input(self, turn: AsyncTurn, user_input: Message | None) -> bool:
-        """Store queued input, then the prompt; false if there was neither."""
-        taken = await turn.take_queued()
-        for message in taken:
-            await self._emit(UserSaid(message))
-        if user_input is not None:
-            await self._emit(UserSaid(await turn.add(user_input)))
-        return bool(taken) or user_input is not None
 
     async def _refresh_goal(self) -> None:
         """Emit `GoalChanged` if a tool has set, changed or ended the goal."""
@@ -246,3 +240,11 @@ class _TurnLoop:
             latency_ms=round((time.monotonic() - self._began) * 1000),
             error=error,
         )
+
+
+async def _store_input(turn: AsyncTurn, user_input: Message | None) -> Sequence[Message]:
+    """Store queued input, then the prompt, and return them as stored."""
+    said = list(await turn.take_queued())
+    if user_input is not None:
+        said.append(await turn.add(user_input))
+    return said

@@ -543,8 +543,10 @@ def _turn_violations(found: FinalContents, notes: Sequence[AnyNote]) -> Iterator
 def record_violations(found: FinalContents, events: Sequence[checker.Event]) -> Iterator[str]:
     """Describe the histories that lack a record of their messages, or have another."""
     writes = [event for event in events if isinstance(event, checker.Invoked) and event.ids]
-    # A message of a turn is stored alone; every other batch ends with a record.
-    ends = {write.ids[-1] for write in writes if write.fence is None}
+    # A message of a turn is stored alone, also when it is retried; every other batch ends with a
+    # record.
+    alone = {write.ids[-1] for write in writes if write.fence is not None}
+    ends = {write.ids[-1] for write in writes} - alone
     for key, records in found.records.items():
         stored = [to_stored(message) for message in found.messages.get(key, ())]
         if key in found.branches:

@@ -98,11 +98,13 @@ class ProofWriter:
         return f"{self._life.name}:{next(self._numbers)}{role}"
 
     def _append(self, session: holdfast.Session, ids: list[str], *, again: bool = False) -> None:
+        """Append a batch with its record; a message of a turn, which is retried, has none."""
         messages = [message_of(id_) for id_ in ids]
+        records = [] if self._life.role == "turns" else [state_after(ids[-1])]
         before = session.head().seq if again else 0
         write = self._recorder.invoked(_key(session), ids, [fingerprint(m) for m in messages])
         with suppress(Conflict, StorageError), self._recording(write):
-            head = session.append(*messages, state_after(ids[-1]))
+            head = session.append(*messages, *records)
             self._recorder.acked(write, last=head.seq, duplicate=head.seq <= before)
 
     @contextmanager

@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import Goal, Message
 from holdfast.aio.session import AsyncSession
+from holdfast.aio.turn import AsyncTurn
 from holdfast.cli.chat import save_points, slash_commands
 from holdfast.cli.chat.controller import StartOptions
 from holdfast.cli.chat.slash_commands import COMMANDS
@@ -384,8 +385,12 @@ def test_exit_leaves_and_stop_says_that_nothing_runs() -> None:
     _sat(story)
 
 
-async def _running(sat: Sitting) -> None:
+async def _heard(sat: Sitting) -> None:
+    """Wait until a turn has stored what was said, and takes nothing else."""
     while not sat.talk.running:  # noqa: ASYNC110 - nobody tells when it does
+        await asyncio.sleep(0.01)
+    session = await sat.talk.context.ensure_session()
+    while not await session.messages():  # noqa: ASYNC110 - nobody tells when it does
         await asyncio.sleep(0.01)
 
 
@@ -395,7 +400,7 @@ def test_while_a_turn_runs_only_what_changes_nothing_is_done() -> None:
 
     async def story(sat: Sitting) -> None:
         turn = asyncio.create_task(sat.talk.handle_line("one"))
-        await _running(sat)
+        await _heard(sat)
         for name in ("undo", "new", "fork", "retry", "compact", "model x", "resume a", "goal b"):
             assert "is not available while a turn runs" in await sat.enter(f"/{name}")
         await sat.talk.queue("two")
@@ -412,7 +417,7 @@ def test_while_a_turn_runs_only_what_changes_nothing_is_done() -> None:
 def test_stop_ends_the_turn_and_what_is_queued_waits() -> None:
     async def story(sat: Sitting) -> None:
         turn = asyncio.create_task(sat.talk.handle_line("one"))
-        await _running(sat)
+        await _heard(sat)
         await sat.talk.queue("two")
         await sat.enter("/stop")
         await turn
@@ -424,6 +429,30 @@ def test_stop_ends_the_turn_and_what_is_queued_waits() -> None:
         assert [m.text for m in await session.messages()] == ["one", "two", "three", "B"]
 
     _sat(story, [Pause(60)], say("B"))
+
+
+def test_what_was_said_is_kept_by_a_turn_that_is_stopped_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(sat: Sitting) -> None:
+        opening = asyncio.Event()
+
+        async def held(turn: AsyncTurn) -> None:
+            opening.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(AsyncTurn, "__aenter__", held)
+            sending = asyncio.create_task(sat.talk.handle_line("one"))
+            await opening.wait()
+            await sat.enter("/stop")
+            await sending
+        assert "sent with your next message: one" in sat.text()
+        await sat.enter("two")
+        session = await sat.talk.context.ensure_session()
+        assert [m.text for m in await session.messages()] == ["one", "two", "B"]
+
+    _sat(story, say("B"))
 
 
 def test_a_busy_session_keeps_what_was_said(tmp_path: Path) -> None:

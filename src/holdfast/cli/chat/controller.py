@@ -283,10 +283,12 @@ class ChatController:
         self._approvals.session_id = session.id
         self.running, self.stopping, self.last_error = True, False, None
         self.turn_view.begin(_displayed_text(content))
+        started = False
         try:
             stream = agent.stream(session, content, run_id=self.context.run_id)
             async with aclosing(stream) as events:
                 async for event in events:
+                    started = True
                     self._remove_queued(event)
                     self.turn_view.take(event)
                     if not isinstance(event, TextDelta | ThinkingDelta):
@@ -304,6 +306,8 @@ class ChatController:
                 self._stop_task.cancel()
             self.turn_view.end(stopped=self.stopping)
             self.view.show()
+        if self.stopping and not started and isinstance(content, str):
+            await self.queue(content)
         if self.stopping and self.queued:
             self.print_note(f"queued, and sent with your next message: {shorten(self.queued[0])}")
         return not self.stopping
