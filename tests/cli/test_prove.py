@@ -562,3 +562,12 @@ def test_a_record_is_stored_with_its_batch_or_not_at_all(
     found = FinalContents({"s": messages}, {}, [], records={"s": kept})
     assert broken in "; ".join(record_violations(found, [_WRITTEN]))
     assert bool(broken) == bool(list(record_violations(found, [_WRITTEN])))
+
+
+def test_a_message_of_a_turn_has_no_record_also_when_it_is_retried() -> None:
+    in_turn = checker.Invoked("w1.1", 1, "s", ("w1.1:1u",), ("",), 1, fence=1)
+    again = checker.Invoked("w1.2", 1, "s", ("w1.1:1u",), ("",), 2)
+    messages = [msgspec.structs.replace(message_of("w1.1:1u"), seq=1)]
+    found = FinalContents({"s": messages}, {}, [], records={"s": []})
+    assert list(record_violations(found, [in_turn, again])) == []
+    assert list(record_violations(found, [again])) != []
