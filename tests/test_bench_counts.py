@@ -6,6 +6,7 @@ own trace of statements and of the steps they took).
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -464,6 +465,11 @@ _FILTERS: dict[str, Callable[[Store], object]] = {
     "scope": lambda store: store.sessions(scope="rare"),
     "agent": lambda store: store.sessions(agent="rare"),
     "cwd": lambda store: store.sessions(cwd="/rare"),
+    "scope, agent and cwd": lambda store: store.sessions(scope="rare", agent="rare", cwd="/rare"),
+    "scope, done lately": lambda store: store.sessions(scope="rare", state="done", since="1d"),
+    "a page of a scope": lambda store: store.sessions(
+        scope="support", cursor=store.sessions(scope="support", limit=50).cursor
+    ),
     "latest": lambda store: store.latest(scope="rare"),
     "pinned first": lambda store: store.sessions(order="pinned"),
     "behind the pinned ones": lambda store: store.sessions(
@@ -630,6 +636,45 @@ def test_the_newest_of_a_role_are_read_backwards_as_far_as_needed(
     assert found[0] == found[1] <= 80
 
 
+def test_the_first_of_a_history_is_read_without_the_rest(
+    histories: list[Path], trace: _Trace
+) -> None:
+    """However long it is; and all of it is as many rows, a few hundred in each statement."""
+    found = []
+    for path in histories:
+        with holdfast.open(path) as store:
+            session = store.session("k")
+            session.head()
+            trace.clear()
+            assert next(session.iter_messages()).seq == 1
+            found.append(trace.counted())
+            trace.clear()
+            length = sum(1 for _ in session.iter_messages())
+            assert length == session.head().seq
+            pages = [one for one in trace.statements if "FROM messages" in one]
+            assert length / 512 <= len(pages) <= length / 512 + 6
+    assert found[0] == found[1]
+    assert found[0][1] <= 40
+
+
+def test_iterating_takes_no_memory_that_grows_with_the_history(histories: list[Path]) -> None:
+    """Two pages at most: the one being read, and the one before it."""
+    peaks = []
+    for path in histories:
+        with holdfast.open(path) as store:
+            session = store.session("k")
+            next(session.iter_messages())
+            tracemalloc.start()
+            try:
+                assert sum(1 for _ in session.iter_messages()) == session.head().seq
+                peaks.append(tracemalloc.get_traced_memory()[1])
+            finally:
+                tracemalloc.stop()
+    page = 512 * sum(map(len, material.bodies())) // 4
+    assert peaks[1] <= peaks[0] + 2 * page
+    assert peaks[1] <= 5 * page < path.stat().st_size / 2
+
+
 def test_blobs_are_read_together(tmp_path: Path, trace: _Trace) -> None:
     """One statement for many, in one transaction."""
     files = [File(data=b"%d" % number) for number in range(50)]
@@ -794,7 +839,7 @@ def test_a_pop_reads_one_message_whatever_the_length(tmp_path: Path, trace: _Tra
 
 
 def test_an_append_with_an_update_is_one_commit_and_one_sync(tmp_path: Path, trace: _Trace) -> None:
-    """It reads and writes the session's row, and what finds it by its metadata, if that changes."""
+    """It reads and writes the session's row, and what finds it by its names and its metadata."""
     with _watched(tmp_path / "a.db") as (store, watched):
         session = store.session("k")
         _append_some(session, 2)
@@ -806,10 +851,10 @@ def test_an_append_with_an_update_is_one_commit_and_one_sync(tmp_path: Path, tra
         session.append(Message.user("with"), update={"metadata": {"v": 1}})
         assert watched.syncs - before == 1
         assert trace.statements.count("COMMIT") == 1
-        assert len(trace.statements) == alone + 4
+        assert len(trace.statements) == alone + 5
         trace.clear()
         session.append(Message.user("with"), update={"title": "t"})
-        assert len(trace.statements) == alone + 3
+        assert len(trace.statements) == alone + 4
 
 
 def test_a_session_with_entries_is_one_commit_and_one_sync(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def _postmaster(folder: Path) -> int:
 
     def ready() -> bool:
         nonlocal path
-        for path in folder.glob("*/postgres/postmaster.pid"):
+        for path in folder.glob("*/postgres-*/postmaster.pid"):
             return "ready" in path.read_text()
         return False
 

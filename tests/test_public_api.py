@@ -3,9 +3,11 @@
 import asyncio
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -205,13 +207,13 @@ def test_twins_take_and_give_the_same(sync: type, twin: type) -> None:
 
 @pytest.mark.parametrize(("sync", "twin"), TWINS, ids=lambda kind: kind.__name__)
 def test_what_waits_is_awaited(sync: type, twin: type) -> None:
-    """Only what opens a block, follows, or never calls the store is not awaited."""
+    """Only what opens a block, follows, iterates, or never calls the store is not awaited."""
     at_once = {
         name
         for name, method in _methods(twin).items()
         if not isinstance(method, property) and not inspect.iscoroutinefunction(method)
     }
-    assert at_once <= {"turn", "stream", "follow"}
+    assert at_once <= {"turn", "stream", "follow", "iter_messages"}
     assert not any(inspect.iscoroutinefunction(m) for m in _methods(sync).values() if callable(m))
 
 
@@ -292,12 +294,16 @@ def test_no_two_groups_of_the_conformance_suite_share_a_name() -> None:
 # ------------------------------------------------------------------------------------ the imports
 
 
-def _loaded_by(code: str) -> set[str]:
+def _modules_of(code: str, *args: str) -> set[str]:
     script = f"import sys\n{code}\nprint('\\n'.join(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-c", script, *args], capture_output=True, text=True, check=True
     )
-    return {name.partition(".")[0] for name in done.stdout.split()}
+    return set(done.stdout.split())
+
+
+def _loaded_by(code: str) -> set[str]:
+    return {name.partition(".")[0] for name in _modules_of(code)}
 
 
 HEAVY = {
@@ -335,6 +341,60 @@ def test_a_store_in_memory_needs_no_database() -> None:
     """A backend is loaded when its URL is opened."""
     code = "import holdfast\nholdfast.open('memory:').session('k').head()"
     assert _loaded_by(code) & {"apsw", "asyncio"} == set()
+
+
+# What takes long to import, and what few programs call: a backup, an erasure, a repair.
+_LATER = {
+    "importlib.resources",
+    "random",
+    "signal",
+    "tempfile",
+    "zipfile",
+    "holdfast.erasure",
+    "holdfast.operations.deletion",
+    "holdfast.operations.erase",
+    "holdfast.operations.retention",
+    "holdfast.search.engine",
+    "holdfast.storage.sqlite.backup",
+    "holdfast.storage.sqlite.new_file",
+    "holdfast.storage.sqlite.repair",
+    "holdfast.storage.sqlite.residue_scan",
+    "holdfast.storage.sqlite.wipe",
+    "holdfast.transfer.copy",
+}
+_RESUME = """
+import holdfast
+with holdfast.open(sys.argv[1]) as store:
+    session = store.session("k")
+    assert [message.text for message in session.messages(limit=50)] == ["hello"]
+    assert [found.id for found in store.sessions()] == [session.id]
+    session.append(holdfast.Message.user("hello"))
+"""
+
+
+def test_a_program_that_resumes_a_session_imports_only_what_it_calls(tmp_path: Path) -> None:
+    """It opens a store, reads, lists and appends, and need not wait for anything else."""
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.session("k").append(holdfast.Message.user("hello"))
+    loaded = _modules_of(_RESUME, str(tmp_path / "a.db"))
+    assert {"holdfast", "holdfast.storage.sqlite.backend"} <= loaded
+    assert loaded & _LATER == set()
+
+
+def test_a_package_in_an_archive_reads_its_statements(tmp_path: Path) -> None:
+    """The files of SQL are read from wherever the package is."""
+    archive = shutil.make_archive(
+        str(tmp_path / "archive"), "zip", Path(holdfast.__file__).parents[1], "holdfast"
+    )
+    code = """
+sys.meta_path[:] = [found for found in sys.meta_path if "editable" not in repr(found).lower()]
+sys.path.insert(0, sys.argv[1])
+import holdfast
+assert sys.argv[1] in holdfast.__file__
+with holdfast.open(sys.argv[2]) as store:
+    store.session("k").append(holdfast.Message.user("hello"))
+"""
+    assert "importlib.resources" in _modules_of(code, archive, str(tmp_path / "a.db"))
 
 
 def test_the_async_side_is_imported_on_access() -> None:

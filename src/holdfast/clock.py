@@ -50,7 +50,7 @@ def to_datetime(micros: int) -> datetime:
     Raise `Damaged` for a time outside the years 1 to 9999.
     """
     try:
-        return EPOCH + timedelta(microseconds=micros)
+        return EPOCH + micros * _MICROSECOND
     except OverflowError as error:
         raise _impossible_time(micros) from error
 

@@ -29,7 +29,6 @@ from typing import Annotated, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast import tokens
 from holdfast.clock import EPOCH
 from holdfast.errors import BadMessage, Damaged, TooLarge
 from holdfast.validation import (
@@ -52,7 +51,6 @@ from holdfast.values import (
     Status,
     Text,
     Thinking,
-    TokenCount,
     ToolCall,
     ToolResult,
     Usage,
@@ -64,7 +62,6 @@ MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 MAX_RECORD_FILES: Final = 10_000
 MAX_BATCH_ENTRIES: Final = 10_000
 MAX_MESSAGE_PARTS: Final = 10_000  # those within tool results included
-_WITHOUT_TOKENS: Final = frozenset({"damaged", "erased"})
 _FEW_BYTES: Final = 4096
 _MAX_NESTING: Final = MAX_DEPTH + 10  # of bytes: a value is nested in a part, and that in a body
 _BRACKETS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|([\]}])', re.DOTALL)
@@ -96,7 +93,6 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     metadata: dict[str, JSON] = {}
     provenance: Provenance | None = None
     covers: str | None = None
-    tokens: TokenCount | None = None
 
 
 class StoredRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -144,7 +140,7 @@ def encode_batch(
     entries: Sequence[Message | Record], now: datetime
 ) -> tuple[list[EncodedMessage], list[EncodedRecord]]:
     """Validate and encode messages and records; those without a time get `now`."""
-    if not isinstance(entries, Sequence):
+    if type(entries) is not tuple and not isinstance(entries, Sequence):
         raise BadMessage("entries: expected a list of messages and records")
     if len(entries) > MAX_BATCH_ENTRIES:
         raise TooLarge(
@@ -154,10 +150,10 @@ def encode_batch(
     messages: list[EncodedMessage] = []
     records: list[EncodedRecord] = []
     for entry in entries:
-        if isinstance(entry, Record):
+        if type(entry) is Record:
             records.append(encode_record(entry, now, len(messages)))
         else:
-            messages.append(encode(entry, now))
+            messages.append(encode(entry, now))  # type: ignore[arg-type]
     return messages, records
 
 
@@ -181,7 +177,9 @@ def encode(
     """
     message = check_message(message, known=known)
     item = _encode(message, now)
-    size = len(item.body) + sum(len(blob) for _, blob in item.blobs)
+    size = len(item.body)
+    if item.blobs:
+        size += sum(len(blob) for _, blob in item.blobs)
     if limit is not None and size > limit:
         raise TooLarge(
             f"message {message.id!r} has {size} bytes, over the limit of {limit}; nothing was "
@@ -212,10 +210,11 @@ def encode_unchecked(message: Message) -> EncodedMessage:
 
 
 def _encode(message: Message, now: datetime) -> EncodedMessage:
+    parts = message.parts
     body = StoredBody(
         role=message.role,
         at=now if message.created_at is None else to_time(message.created_at),
-        parts=tuple(message.parts),
+        parts=parts if type(parts) is tuple else tuple(parts),
         status=message.status,
         name=message.name,
         model=message.model,
@@ -224,18 +223,15 @@ def _encode(message: Message, now: datetime) -> EncodedMessage:
         metadata=message.metadata,
         provenance=message.provenance,
         covers=message.covers,
-        tokens=None if message.status in _WITHOUT_TOKENS else tokens.of_message(message),
     )
-    if any(map(_may_have_files, body.parts)):
-        return _encode_files(message, body)
+    for part in parts:
+        kind = type(part)
+        if kind is File or (kind is ToolResult and type(part.content) is not str):  # type: ignore[union-attr]
+            return _encode_files(message, body)
     data = to_json(body)
     if len(data) <= BLOB_THRESHOLD:
         return EncodedMessage(message.id, message, data)
     return _encode_large(message, body, {}, ())
-
-
-def _may_have_files(part: StoredPart) -> bool:
-    return type(part) is File or (type(part) is ToolResult and type(part.content) is not str)
 
 
 def _encode_files(message: Message, body: StoredBody) -> EncodedMessage:
@@ -431,7 +427,6 @@ def decode(
         metadata=stored.metadata,
         provenance=stored.provenance,
         covers=stored.covers,
-        tokens=stored.tokens,
     )
 
 
@@ -494,15 +489,34 @@ def record_checksum(*columns: str | int | None, body: bytes) -> int:
 
 
 def _decode(body: bytes) -> StoredBody:
-    _refuse_nesting(body)
+    # Few bytes cannot be nested so deeply that decoding them is unsafe; most are texts alone.
+    is_short = len(body) < _FEW_BYTES
+    if not is_short:
+        _refuse_nesting(body)
     try:
         found = _decode_body(body)
+    except RecursionError:
+        _refuse_nesting(body)
+        raise  # The caller's own stack is deep.
     except (ValueError, msgspec.DecodeError):
         # msgspec reports invalid UTF-8 as either error, depending on where it is.
+        _refuse_nesting(body)
         found = _decode_surrogates(body, StoredBody)
-    if found.cost is not None and not (found.cost.is_finite() and 0 <= found.cost <= MAX_COST):
+    if is_short and (found.metadata or not _has_only_texts(found.parts)):
+        _refuse_nesting(body)
+    cost = found.cost
+    if cost is not None and not (cost.is_finite() and 0 <= cost <= MAX_COST):
         raise ValueError("a cost is not an amount of money")
     return found
+
+
+def _has_only_texts(parts: Sequence[StoredPart]) -> bool:
+    """Return whether no part has a value that could be nested."""
+    for part in parts:
+        kind = type(part)
+        if kind is not Text and (kind is not ToolResult or type(part.content) is not str):  # type: ignore[union-attr]
+            return False
+    return True
 
 
 def _refuse_nesting(data: bytes) -> None:
@@ -614,14 +628,14 @@ def is_tombstone(body: bytes) -> bool:
 
 
 def is_same_body(stored: bytes, given: bytes) -> bool:
-    """Return whether two bodies are equal except for their time and token estimate."""
+    """Return whether two bodies are equal except for their time."""
     if stored == given:
         return True
     try:
         one, two = _decode(stored), _decode(given)
     except ValueError:
         return False
-    return is_same_json(msgspec.structs.replace(one, at=two.at, tokens=two.tokens), two)
+    return is_same_json(msgspec.structs.replace(one, at=two.at), two)
 
 
 def is_same_json(one: object, two: object) -> bool:

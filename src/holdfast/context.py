@@ -34,7 +34,7 @@ class StoreContext:
         self.clock = clock
         self.scheduler = Scheduler()
         self.damage: list[Damage] = []
-        self._refused: dict[str, Damage] = {}  # by the id of the session
+        self.refused: dict[str, Damage] = {}  # by the id of the session
         self._index_lock = threading.Lock()
         self._index: IndexManager | None = None
         for damage in backend.opening_damage:
@@ -47,7 +47,7 @@ class StoreContext:
     def report(self, damage: Damage) -> None:
         """Record damage, once, and log where it is; its session accepts no more writes."""
         if damage.blocking and damage.session_id is not None:
-            self._refused.setdefault(damage.session_id, damage)
+            self.refused.setdefault(damage.session_id, damage)
         if damage in self.damage or len(self.damage) >= _MAX_DAMAGE:
             return
         self.damage.append(damage)
@@ -55,13 +55,13 @@ class StoreContext:
 
     def report_verified(self, found: Iterable[Damage]) -> None:
         """Report all damage that there is; sessions that have none accept writes again."""
-        self._refused = {}
+        self.refused = {}
         for damage in found:
             self.report(damage)
 
     def refuse_damaged(self, session_id: str) -> None:
         """Raise `Damaged` if damage was found in a session."""
-        damage = self._refused.get(session_id)
+        damage = self.refused.get(session_id)
         if damage is not None:
             raise Damaged(
                 f"session {session_id} is damaged ({damage.what}) and accepts no writes; nothing "
@@ -139,10 +139,12 @@ class GuardedWriter:
 
     def write(self, operation: Operation[T]) -> T:
         """Run an operation; see `Backend.write`."""
-        self._context.refuse_damaged(self._session_id)
+        if self._context.refused:
+            self._context.refuse_damaged(self._session_id)
         return self._backend.write(operation)
 
     def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Queue an operation; see `Backend.submit`."""
-        self._context.refuse_damaged(self._session_id)
+        if self._context.refused:
+            self._context.refuse_damaged(self._session_id)
         return self._backend.submit(operation)

@@ -20,7 +20,7 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from holdfast import codec, tokens, validation
+from holdfast import codec, validation
 from holdfast.context import GuardedWriter, StoreContext
 from holdfast.draft_parts import (
     Delta,
@@ -211,9 +211,7 @@ class DraftCore:
         if not message.parts and message.usage is None:
             return None
         item = codec.encode(message, self._context.now(), limit=None)
-        message = msgspec.structs.replace(
-            item.message, turn_id=self._turn.id, tokens=tokens.of_message(message)
-        )
+        message = msgspec.structs.replace(item.message, turn_id=self._turn.id)
         self._prepared_close = (
             message,
             turns.close_draft(self._turn.session, self._turn.number, item),

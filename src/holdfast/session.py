@@ -6,7 +6,8 @@ process, may refer to the same session.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Literal, Unpack, overload
 
 import msgspec
@@ -14,17 +15,15 @@ from msgspec import UNSET, UnsetType
 
 from holdfast import codec, ids, validation
 from holdfast.context import GuardedWriter, StoreContext
-from holdfast.erasure import Erasure
 from holdfast.errors import BadQuery, import_errors
 from holdfast.follow import Follower
+from holdfast.history_pages import HistoryPages
 from holdfast.operations import (
     append,
-    erase,
     head_moves,
     lineage,
     queries,
     queue,
-    record_drop,
     sessions,
     turns,
 )
@@ -179,18 +178,35 @@ class Session:
         the history is read in pages, only until there are `limit`; those of another role are not
         decoded.
         """
+        bounds = queries.HistoryBounds(before=before, after=after, branch=branch, upto=upto)
+        wanted = queries.message_filter(role, hidden)
+        report = self._context.report
         return self._read(
-            queries.messages(
-                self._n,
-                limit=limit,
-                before=before,
-                after=after,
-                branch=branch,
-                upto=upto,
-                wanted=queries.message_filter(role, hidden),
-                report=self._context.report,
-            )
+            queries.messages(self._n, bounds, limit=limit, wanted=wanted, report=report)
         )
+
+    def iter_messages(
+        self,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        branch: int | None = None,
+        upto: MessageRef | None = None,
+        role: Role | Sequence[Role] | None = None,
+        hidden: bool | None = None,
+    ) -> Iterator[Message]:
+        """Iterate over the messages that `messages` reads without a limit, oldest first.
+
+        They are read some hundred at a time, so that the memory taken and the time until the first
+        one do not depend on the length of the history. It is the history as it is when the first
+        message is read: what is appended later is not among them, and no rewind, replace or clear
+        meanwhile changes them. A message that is erased meanwhile has the status `erased`. If the
+        session is purged, `SessionNotFound` is raised.
+        """
+        bounds = queries.HistoryBounds(before=before, after=after, branch=branch, upto=upto)
+        wanted = queries.message_filter(role, hidden)
+        pages = HistoryPages(self._context, self._n, bounds, wanted)
+        return chain.from_iterable(iter(pages.next, []))
 
     def message(self, id: str) -> Message:
         """Read one message by its id; `MessageNotFound` if no branch has it.
@@ -401,6 +417,10 @@ class Session:
         It is given by its id, a seq of the history, or a head; all versions of it are erased. An
         open turn is not disturbed. This cannot be undone; windows leave the message out.
         """
+        with import_errors():
+            from holdfast.erasure import Erasure  # noqa: PLC0415 - few callers need it
+            from holdfast.operations import erase  # noqa: PLC0415
+
         position = check_position(message, "message")
         if position is None:
             raise BadQuery("message: pass the id or seq of the message to erase")
@@ -424,6 +444,10 @@ class Session:
         stay, too. Messages and an open turn are not disturbed. This cannot be undone; the ids are
         free again, so a late retry of a write stores its record once more unless `after` forbids.
         """
+        with import_errors():
+            from holdfast.erasure import Erasure  # noqa: PLC0415 - few callers need it
+            from holdfast.operations import record_drop  # noqa: PLC0415
+
         wanted = record_drop.check_drop(kind, keys, keep)
         return Erasure(self._context).drop_records(self._n, wanted)
 

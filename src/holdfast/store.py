@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -16,21 +16,10 @@ from msgspec import UNSET
 from holdfast import codec, ids, titles, validation
 from holdfast.clock import Clock, SystemClock, to_micros
 from holdfast.context import StoreContext
-from holdfast.erasure import Erasure, partly_erased
 from holdfast.errors import BadMessage, Damaged, SessionNotFound, import_errors
 from holdfast.follow import StoreFollower
-from holdfast.operations import (
-    deletion,
-    listing,
-    queries,
-    records,
-    resolve,
-    retention,
-    sessions,
-)
-from holdfast.operations.retention_rules import parse_rules
+from holdfast.operations import listing, queries, records, resolve, sessions
 from holdfast.operations.session_changes import check_update
-from holdfast.operations.tombstone import sample_session
 from holdfast.search.time_filter import Bound, parse_time
 from holdfast.session import Session
 from holdfast.storage.protocol import Backend, Query
@@ -48,7 +37,9 @@ from holdfast.values import (
     ImportReport,
     IndexStatus,
     ListOptions,
+    LoadReport,
     Message,
+    NewSession,
     Page,
     Plan,
     PurgeReport,
@@ -251,6 +242,8 @@ class Store:
 
     def _parse_bound(self, value: datetime | str | None, bound: Bound) -> int | None:
         """Return a time bound of a list in microseconds; days are in the local time zone."""
+        if value is None:
+            return None
         found = parse_time(value, bound, self._context.now().astimezone())
         return None if found is None else to_micros(found)
 
@@ -277,13 +270,14 @@ class Store:
         """Return the state of the search index; searches find all they can in every state."""
         return self._context.index.status()
 
-    def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> None:
+    def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Bring the search index up to date now, however long it takes.
 
         Searches do so themselves as far as it is quick; the rest is done in the background.
-        `progress` is called with the number of messages done, and of all.
+        `progress` is called with the number of messages done, and of all. Return True if nothing is
+        missing; False if another process has the index locked, or if none can be stored.
         """
-        self._context.index.catch_up(progress)
+        return self._context.index.catch_up(progress)
 
     def check_index(self) -> builtins.list[str]:
         """Compare the whole search index with the messages; return what is wrong."""
@@ -352,11 +346,17 @@ class Store:
 
         With `expect`, another current head raises `HeadMoved`.
         """
+        with import_errors():
+            from holdfast.operations import deletion  # noqa: PLC0415 - few callers need it
+
         row = self._read(resolve.find(ref, self._context.report))
         return self._write(deletion.trash(row.n, expect=expect))
 
     def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
         """Restore a session from the trash; `KeyTaken` if its key is in use, unless `keyless`."""
+        with import_errors():
+            from holdfast.operations import deletion  # noqa: PLC0415 - as above
+
         row = self._read(resolve.find_in_trash(ref, self._context.report))
         return self._write(deletion.restore(row.n, keyless=keyless))
 
@@ -367,11 +367,15 @@ class Store:
         they are erased in the forks, too. `SessionBusy` while a turn is open. With `expect`,
         another current head raises `HeadMoved`.
         """
+        with import_errors():
+            from holdfast.erasure import Erasure, partly_erased  # noqa: PLC0415 - as above
+            from holdfast.operations import deletion, tombstone  # noqa: PLC0415
+
         deletion.check_forks(forks)
         erasure = Erasure(self._context)
         erasure.finish_earlier_purges()
         row = self._read(resolve.find_anywhere(ref, self._context.report))
-        erasure.sample(sample_session(row.n))
+        erasure.sample(tombstone.sample_session(row.n))
         report = erasure.write(
             deletion.plan_erasure(row.n, forks=forks),
             lambda planned: deletion.purge(
@@ -388,6 +392,9 @@ class Store:
 
         `purge` does so, too, before it erases a session.
         """
+        with import_errors():
+            from holdfast.erasure import Erasure  # noqa: PLC0415 - as above
+
         return Erasure(self._context).finish_earlier_purges().messages
 
     def retention(self, **rules: Unpack[RetentionOptions]) -> Plan:
@@ -399,8 +406,11 @@ class Store:
         `apply` moves the others to the trash; with `empty_trash`, sessions in the trash for that
         long are erased. Without a rule, none is removed.
         """
+        with import_errors():
+            from holdfast.operations import retention, retention_rules  # noqa: PLC0415 - as above
+
         validation.check_arguments(rules, RetentionOptions, "Store.retention")
-        return self._read(retention.plan(parse_rules(rules)))
+        return self._read(retention.plan(retention_rules.parse_rules(rules)))
 
     def apply(
         self,
@@ -516,6 +526,26 @@ class Store:
             from holdfast.transfer import import_  # noqa: PLC0415 - as above
 
         return import_.import_(self._backend, os.fspath(path), progress, trust=trust)
+
+    def load(
+        self,
+        sessions: Iterable[tuple[str | NewSession, Iterable[Message | Record]]],
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> LoadReport:
+        """Append to many sessions at once: `sessions` are pairs of a key and its messages.
+
+        In place of the key may be a dict of it and of the fields that the session gets if it is
+        created, as by `session(key, **fields)`. A key may come again: what comes with it is
+        appended. Messages and records share transactions of some thousand; each id is stored once,
+        so with ids of your own a repeated load continues where it was stopped. An id with another
+        body raises `IdConflict`: then nothing of its transaction is stored, all before it is.
+        `progress` is called with the number of messages and records done, after each transaction.
+        """
+        with import_errors():
+            from holdfast.transfer import load  # noqa: PLC0415 - few callers need it
+
+        return load.load(self._backend, self._context.now, sessions, progress)
 
     def copy(
         self,

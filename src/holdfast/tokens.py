@@ -2,8 +2,8 @@
 
 A token is about four or five letters of English, two digits, one or two punctuation marks, or one
 character of a script that needs several bytes. Counting characters by kind, with a weight each, is
-mostly within an eighth of the common tokenizers' counts, and takes microseconds. Each message is
-estimated once, when it is stored.
+mostly within an eighth of the common tokenizers' counts, and takes microseconds. It is made when a
+window is built; stores written before that have it in their messages, where nothing reads it.
 
 What is added to the text (images, the overhead of a message) is the same however text is counted:
 the functions here take any `TokenCounter`, by default the estimate.

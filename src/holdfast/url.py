@@ -19,7 +19,9 @@ from holdfast.errors import Invalid, UnknownBackend
 Durability: TypeAlias = Literal["power", "process"]
 _DURABILITIES: Final = ("power", "process")
 _TIME_OPTIONS: Final = frozenset({"lease", "deadline"})
-_POSTGRES_OPTIONS: Final = frozenset({"schema", "pool", "connect", "answer", "statement", "idle"})
+_POSTGRES_OPTIONS: Final = frozenset(
+    {"schema", "pool", "connect", "answer", "statement", "idle", "listen"}
+)
 _HOST_PATTERN: Final = r"(\[[^\[\],]+\]|[^\[\]:,]*)(:[0-9]{0,5})?"
 
 

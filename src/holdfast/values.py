@@ -19,6 +19,7 @@ from typing import (
     Final,
     Generic,
     Literal,
+    Required,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -189,8 +190,7 @@ class MessageFields(TypedDict, total=False):
 class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One message of a history, stored as it is and never changed.
 
-    In windows, a summary replaces the history up to the message whose id is `covers`. `tokens` is
-    the estimated number of tokens of a stored message there.
+    In windows, a summary replaces the history up to the message whose id is `covers`.
     """
 
     id: str = msgspec.field(default_factory=ids.message_id)
@@ -207,11 +207,10 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     metadata: dict[str, JSON] = {}
     provenance: Provenance | None = None
     covers: str | None = None
-    tokens: int | None = None
 
     def with_parts(self, parts: Sequence[Part]) -> Message:
-        """Return the message with other parts, and `tokens` unset."""
-        return msgspec.structs.replace(self, parts=tuple(parts), tokens=None)
+        """Return the message with other parts."""
+        return msgspec.structs.replace(self, parts=tuple(parts))
 
     @property
     def text(self) -> str:
@@ -327,6 +326,12 @@ class SessionFields(ForkFields, total=False):
 
     scope: str | None
     agent: str | None
+
+
+class NewSession(SessionFields):
+    """The key of a session that `Store.load` adds to, and the fields that a new one gets."""
+
+    key: Required[str]
 
 
 class SessionChanges(TypedDict, total=False):
@@ -515,7 +520,7 @@ class Holder(msgspec.Struct, frozen=True):
     lease: Lease | None = None
 
 
-class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class SessionInfo(msgspec.Struct, frozen=True):
     """A session as lists show it.
 
     `branches` counts all branches ever created, `forks` the forks and continuations that are not in
@@ -964,6 +969,15 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     demotions: tuple[Demotion, ...] = ()
 
 
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `load` stored; `skipped` are the messages and records that were stored already."""
+
+    sessions: int
+    messages: int
+    records: int
+    skipped: int
+
+
 class StoreContents(msgspec.Struct, frozen=True, kw_only=True):
     """Counts and a hash of everything in a store; stores with the same contents are equal."""
 
@@ -1086,7 +1100,8 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list, and the cursor of the next page (`None` at the end).
 
     `behind`: the number of older messages that a search has not searched, because its index is
-    still catching up with them; 0 if it missed nothing.
+    still catching up with them, or because it has no index and reached the store's deadline; 0 if
+    it missed nothing.
     """
 
     items: tuple[T, ...]

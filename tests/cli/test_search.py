@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import holdfast
 from holdfast import Message
 from holdfast.cli.program import run
+from holdfast.search import manager
 from holdfast.search.fts5 import IndexFile
 from holdfast.values import Page
 from tests.cli.shell import HOSTILE, RAW, Shell
@@ -219,6 +222,48 @@ def test_the_state_of_the_index(told: Shell) -> None:
     assert "1 not indexed yet" in told.ok("index")
     rebuilt = told.json("index", "rebuild")
     assert (rebuilt["state"], rebuilt["messages"]) == ("ready", 35)
+
+
+def test_an_index_is_brought_up_to_date_once(told: Shell) -> None:
+    """In text and as JSON; again there is nothing to do; without `run` the option is refused."""
+    status = json.loads(told.ok("index", "run", "--once", "--json"))
+    assert (status["state"], status["messages"], status["behind"]) == ("ready", 34, 0)
+    assert told.ok("index", "run", "--once").startswith("ready: 34 messages, ")
+    assert told.run("index", "status", "--once").code == 2
+
+
+def test_an_index_is_kept_up_to_date_until_the_process_is_stopped(told: Shell) -> None:
+    """No search and no append has to index anything meanwhile."""
+    process = told.start("index", "run", "--json")
+    assert process.stdout is not None
+    try:
+        assert json.loads(process.stdout.readline())["state"] == "ready"
+        with holdfast.open(told.store) as store:
+            store.session("later").append(Message.user("more"), Message.assistant("and more"))
+            until = time.monotonic() + 60
+            while store.index_status().behind:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            assert store.index_status().messages == 36
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, b"Traceback" in err) == (-signal.SIGTERM, False)
+
+
+def test_an_index_that_cannot_be_stored_is_an_error(
+    told: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(manager, "index_location", lambda _: None)
+    assert run(["index", "run", "--once", "--store", str(told.store)]) == 5
+    assert "this store cannot have a search index" in capsys.readouterr().err
+
+
+def test_a_store_without_a_message_needs_no_index(shell: Shell) -> None:
+    shell.store.parent.mkdir(mode=0o700)
+    holdfast.open(shell.store).close()
+    assert shell.json("index", "run", "--once")["behind"] == 0
 
 
 def test_doctor_compares_the_index_with_the_store(told: Shell) -> None:

@@ -1,5 +1,7 @@
 """Companions deleted beside running processes: no seq given twice, nothing acknowledged lost."""
 
+import os
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +13,7 @@ from holdfast import Head, Message, Store, codec
 from holdfast.errors import OutcomeUnknown, StoreMoved
 from holdfast.operations import append as append_operation
 from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.sqlite import open_files
 from tests.concurrency.children import Child, Pipe
 from tests.concurrency.conftest import StartChild
 
@@ -188,3 +191,67 @@ def _open_and_close(pipe: Pipe, path: Path, times: int) -> None:
         with holdfast.open(path) as store:
             store.session("talk").append(Message.user(f"{number}"))
     pipe.say("done")
+
+
+@pytest.fixture
+def any_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a directory count as old as soon as the clock of its file system has moved on."""
+    monkeypatch.setattr(open_files, "_MAX_TIMESTAMP_STEP_NS", 0)
+
+
+def _wait_for_the_clock(directory: Path) -> None:
+    """Wait until a change of a directory would have another time than its last one."""
+    probe = directory.parent / "probe"
+    while True:
+        probe.touch()
+        if probe.stat().st_ctime_ns > directory.stat().st_ctime_ns:
+            return
+
+
+@pytest.mark.usefixtures("any_age")
+@pytest.mark.parametrize("kept", ["", "-wal", "-shm"])
+def test_a_file_replaced_in_an_unchanged_directory_is_noticed(path: Path, kept: str) -> None:
+    """Files are not compared while their directory is unchanged; restored times do not hide it."""
+    with holdfast.open(path) as store:
+        session = store.session("talk")
+        session.append(Message.user("first"))
+        _wait_for_the_clock(path.parent)
+        for text in ("second", "third"):
+            session.append(Message.user(text))
+            assert [m.text for m in session.messages()][-1] == text
+        before = path.parent.stat().st_mtime_ns
+        moved = path.with_name(path.name + kept)
+        moved.rename(path.parent / "elsewhere")
+        shutil.copy(path.parent / "elsewhere", moved)
+        os.utime(path.parent, ns=(before, before))
+        with pytest.raises((StoreMoved, OutcomeUnknown)):
+            session.append(Message.user("fourth"))
+
+
+def test_files_in_a_directory_of_just_now_are_compared(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may count in seconds: what happens within them is not seen by the time."""
+    later = path.parent.stat().st_ctime_ns + 3_600_000_000_000
+    monkeypatch.setattr(open_files.OpenFiles, "_stat_directory", lambda _: (1, 1, later))
+    with holdfast.open(path) as store:
+        session = store.session("talk")
+        for _ in range(3):
+            session.append(Message.user("a"))
+        _delete(path, ("-wal",))
+        with pytest.raises(StoreMoved):
+            session.append(Message.user("b"))
+
+
+@pytest.mark.usefixtures("any_age")
+def test_files_of_a_directory_that_was_replaced_are_compared(path: Path) -> None:
+    store_path = path.parent / "store" / "agent.db"
+    with holdfast.open(store_path) as store:
+        session = store.session("talk")
+        session.append(Message.user("a"))
+        _wait_for_the_clock(store_path.parent)
+        session.append(Message.user("a"))
+        store_path.parent.rename(path.parent / "elsewhere")
+        shutil.copytree(path.parent / "elsewhere", store_path.parent)
+        with pytest.raises(StoreMoved):
+            session.append(Message.user("b"))

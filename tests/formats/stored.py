@@ -14,7 +14,7 @@ def stored(message: Message) -> Message:
     blobs = dict(item.blobs)
     read = codec.decode(item.body, id=item.id, seq=1, turn_id=None, blob=blobs.get)
     parts = tuple(_filled(part, blobs) for part in read.parts)
-    return msgspec.structs.replace(read, parts=parts, seq=None, created_at=None, tokens=None)
+    return msgspec.structs.replace(read, parts=parts, seq=None, created_at=None)
 
 
 def _filled(part: Part, blobs: dict[str, bytes]) -> Part:

@@ -35,8 +35,8 @@ _NOT_SAID = ("hidden", "command", "injected")
 
 
 def bare(message: Message) -> Message:
-    """Return a message without its seq, its time and its token estimate."""
-    return msgspec.structs.replace(message, seq=None, turn_id=None, created_at=None, tokens=None)
+    """Return a message without its seq, its turn and its time."""
+    return msgspec.structs.replace(message, seq=None, turn_id=None, created_at=None)
 
 
 @dataclass(eq=False)

@@ -356,7 +356,7 @@ def _equal(found: Message, given_: Message) -> bool:
         wanted = tuple(without_data(part) for part in given_.parts)
     except (TypeError, AttributeError):
         return False
-    ours = msgspec.structs.replace(given_, seq=found.seq, tokens=found.tokens, parts=wanted)
+    ours = msgspec.structs.replace(given_, seq=found.seq, parts=wanted)
     when = given_.created_at or found.created_at
     return found == msgspec.structs.replace(ours, created_at=when, id=ours.id)
 

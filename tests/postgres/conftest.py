@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 import holdfast
+from holdfast.storage.postgres.conninfo import ConnInfo
 from holdfast.storage.postgres.snapshot import Tenant
 from tests.concurrency.children import Child
 from tests.postgres.proxy import Proxy
@@ -18,6 +19,12 @@ from tests.servers import OWNER, OwnServer, wipe
 OpenStore = Callable[..., holdfast.Store]
 StartChild = Callable[..., Child]
 WHOSE = Tenant("default", "holdfast")
+
+
+def apply_settings(connection: psycopg.Connection, conninfo: ConnInfo, **others: str) -> None:
+    """Let a connection of the driver have the settings of a store's, and find its tables."""
+    for name, value in {**conninfo.settings, "search_path": conninfo.schema, **others}.items():
+        psycopg.ClientCursor(connection).execute("SELECT set_config(%s, %s, false)", (name, value))
 
 
 @pytest.fixture

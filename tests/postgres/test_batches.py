@@ -4,6 +4,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,8 +21,10 @@ from holdfast.errors import BadQuery, Conflict, OutcomeUnknown, StoreUnavailable
 from holdfast.operations import append, sessions, turns
 from holdfast.operations.session_changes import SessionUpdate
 from holdfast.session import number_of
-from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.connection import Connection, PendingResult
+from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.protocol import Operation, Transaction
+from holdfast.storage.rows import SessionFilter, UnreadableSession
 from holdfast.values import Head, SessionChanges, Text
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pauses import LONG, await_waiting, in_a_thread, touch, under_way
@@ -356,3 +359,71 @@ def _once(tries: list[Transaction], tx: Transaction) -> None:
     tries.append(tx)
     if len(tries) > 1:
         raise BadQuery("it was done before")
+
+
+def test_threads_that_write_to_one_session_share_a_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch, postgres_admin: psycopg.Connection
+) -> None:
+    """The first waits for the session by itself; what comes meanwhile is one transaction behind it.
+
+    Its head is written once, and its appends are in order, each stored once.
+    """
+    session = store.session("k")
+    sent: list[str] = []
+    send = Connection._send  # noqa: SLF001 - what is counted
+
+    def counting(link: Connection, answer: PendingResult) -> None:
+        sent.append(answer.text)
+        send(link, answer)
+
+    with under_way(store, touch(session)) as commit:
+        first = in_a_thread(lambda: session.append(Message.user("0")))
+        await_waiting(postgres_admin)
+        second = store.backend.submit(_append(session, "1"))  # Waits in the writer's thread.
+        await_waiting(postgres_admin, 2)
+        others = [
+            in_a_thread(partial(session.append, Message.user(str(number))))
+            for number in range(2, 9)
+        ]
+        queue = store.backend._write_queue  # type: ignore[attr-defined]  # noqa: SLF001 - until all wait
+        until = time.monotonic() + LONG
+        while len(queue.waiting) < len(others):
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        monkeypatch.setattr(Connection, "_send", counting)
+        commit()
+        heads = [first(), second.result(), *(other() for other in others)]
+    assert sent.count(SQL["put_head"]) <= 3
+    assert sent.count("COMMIT") <= 4  # the one under way, the first, the second, the others
+    assert sorted(head.seq for head in heads) == list(range(1, 10))
+    assert sorted(_texts(session)) == [str(number) for number in range(9)]
+
+
+def test_threads_that_wait_for_a_session_hold_up_no_other(
+    store: Store, open_store: OpenStore, postgres_admin: psycopg.Connection
+) -> None:
+    """Another process may hold it for long; what they queue is not before others' writes."""
+    free, held = store.session("free"), store.session("held")
+    with under_way(open_store(), touch(held)):
+        waiting = []
+        for number in range(2):
+            waiting.append(in_a_thread(partial(held.append, Message.user(str(number)))))
+            await_waiting(postgres_admin, number + 1)
+        written = in_a_thread(lambda: free.append(Message.user("at once")))
+        assert written() == Head(1, 1)
+        assert _texts(held) == []
+    assert sorted(one().seq for one in waiting) == [1, 2]
+
+
+def test_a_kept_head_is_written_before_it_is_read(store: Store) -> None:
+    """What an operation has written is there for whatever it reads by a statement."""
+    session, other = store.session("k"), store.session("other")
+
+    def write(tx: Transaction) -> tuple[list[str], int]:
+        _append(session, "x")(tx)
+        listed = tx.list_sessions(SessionFilter(), before=None, limit=2)
+        _append(session, "y")(tx)
+        ends = [row.last_seq for row in tx.branches(session=number_of(session))]
+        return [item[0].id for item in listed if not isinstance(item, UnreadableSession)], ends[0]
+
+    assert store.backend.write(write) == ([session.id, other.id], 2)

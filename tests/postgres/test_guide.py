@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,9 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import Message
+from holdfast import Message, Record
 from tests.docs.test_docs import Block, blocks, commands
-from tests.servers import OWNER, WORKER, OwnServer, as_user, grants
+from tests.servers import OWNER, WORKER, OwnServer, Postgres, as_user, grants
 from tests.store_urls import with_options
 
 _PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
@@ -114,12 +115,18 @@ def _fill(url: str, tenant: str, sessions: int) -> None:
             session.fork(3).append(Message.user("other"))
 
 
-def _indexes(url: str) -> set[str]:
-    """How the large table may be looked through."""
+_BEGINNINGS = {
+    "messages": "-- Otherwise the owner would not see the rows",
+    "heads": "ALTER TABLE heads",
+}
+
+
+def _indexes(url: str, table: str) -> set[str]:
+    """How a large table may be looked through."""
     with psycopg.connect(url) as admin:
         found = admin.execute(
-            "SELECT indexdef FROM pg_indexes WHERE schemaname = 'holdfast'"
-            " AND tablename = 'messages'"
+            "SELECT indexdef FROM pg_indexes WHERE schemaname = 'holdfast' AND tablename = %s",
+            (table,),
         ).fetchall()
     return {text.replace("ON ONLY ", "ON ") for (text,) in found}
 
@@ -133,7 +140,7 @@ def test_the_guide_is_carried_out(walk: Walk, tmp_path: Path) -> None:
     assert walk.sql("GRANT USAGE", OWNER) == grants()
     doctor, _ = walk.console("$ holdfast doctor", but="prove")  # which has tests of its own
     assert "No problems found" in doctor
-    walk.sql("ALTER TABLE holdfast.heads", OWNER)
+    walk.sql("ALTER TABLE holdfast.recent", OWNER)
 
     _fill(str(tmp_path / "agent.db"), "default", 10)
     _fill(walk.url(WORKER), "another", 3)
@@ -141,9 +148,11 @@ def test_the_guide_is_carried_out(walk: Walk, tmp_path: Path) -> None:
     assert "20 sessions added" in there
     assert "the same on both sides" in back
 
-    before = _indexes(walk.url("postgres"))
-    walk.sql("BEGIN;\nSET LOCAL search_path", OWNER)
-    assert _indexes(walk.url("postgres")) == before
+    for table, beginning in _BEGINNINGS.items():
+        before = _indexes(walk.url("postgres"), table)
+        walk.sql(f"BEGIN;\nSET LOCAL search_path = holdfast;\n{beginning}", OWNER)
+        assert _indexes(walk.url("postgres"), table) == before
+    _look_at_appends(walk)
     _look_at_partitions(walk)
 
     walk.sql("CREATE ROLE holdfast_backup", "postgres")
@@ -154,11 +163,48 @@ def test_the_guide_is_carried_out(walk: Walk, tmp_path: Path) -> None:
     assert walk.is_over
 
 
+_PARTITIONS = ("messages_0", "messages_1", "messages_2", "messages_3", "heads_0", "heads_1")
+_SCANS = """
+SELECT relname, coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_user_tables
+WHERE relname = ANY (%s) ORDER BY relname
+"""
+
+
+def _asked(walk: Walk) -> dict[str, int]:
+    """How often each partition was read; connections report it when they end, at the latest."""
+    with psycopg.connect(walk.url("postgres"), autocommit=True) as admin:
+        until = time.monotonic() + 60
+        connected = "SELECT FROM pg_stat_activity WHERE application_name = 'holdfast'"
+        while admin.execute(connected).fetchall():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        return dict(admin.execute(_SCANS, (list(_PARTITIONS),)).fetchall())
+
+
+def _look_at_appends(walk: Walk) -> None:
+    """Appends, retries and reads of a session ask one partition of each table."""
+    with holdfast.open(walk.url(WORKER)) as store:
+        store.session("k3")
+    before = _asked(walk)
+    with holdfast.open(walk.url(WORKER)) as store:
+        session = store.session("k3")
+        for number in range(6):  # The last ones read nothing before they write.
+            message = Message.user("x", id=f"id {number}")
+            session.append(message)
+        session.append(message)
+        session.append(Record("kind", data=1))
+        assert len(session.messages(limit=3)) == 3
+    after = _asked(walk)
+    asked = {name for name in _PARTITIONS if after[name] != before[name]}
+    assert {name.partition("_")[0] for name in asked} == {"messages", "heads"}
+    assert len(asked) == 2, asked
+
+
 def _look_at_partitions(walk: Walk) -> None:
     """All rows are there for their tenants, and in no other way for other roles."""
     for tenant, sessions in (("default", 10), ("another", 3)):
         with holdfast.open(walk.url(WORKER), tenant=tenant) as store:
-            assert store.stats().messages == 6 * sessions
+            assert store.stats().messages == 6 * sessions + (6 if tenant == "default" else 0)
             assert store.verify() == []
             store.session("k0").append(Message.user("behind"))
             assert len(store.search("other")) == sessions
@@ -167,11 +213,11 @@ def _look_at_partitions(walk: Walk) -> None:
         row = admin.execute(
             "SELECT count(DISTINCT tableoid), count(*) FROM holdfast.messages"
         ).fetchone()
-    assert row == (4, 6 * 13 + 2 - 4)
+    assert row == (4, 6 * 13 + 2 - 4 + 6)
     with psycopg.connect(walk.url(OWNER), autocommit=True) as owner:
         owner.execute(grants())  # whatever was granted
     with psycopg.connect(walk.url(WORKER), autocommit=True) as worker:
-        for partition in ("messages_0", "messages_1", "messages_2", "messages_3"):
+        for partition in _PARTITIONS:
             assert worker.execute(f"TABLE holdfast.{partition}").fetchall() == []
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             worker.execute("UPDATE holdfast.meta SET value = 1")
@@ -210,3 +256,27 @@ def test_several_stores_fit_in_one_database(walk: Walk) -> None:
         with holdfast.open(with_options(walk.url(WORKER), schema=schema)) as store:
             store.session("k").append(Message.user(schema))
             assert [m.text for m in store.session("k").messages()] == [schema]
+
+
+_TAKES = re.compile(r"A message takes its text and about (\d+) bytes, and (\d+) bytes in indexes")
+_SIZES = """
+SELECT pg_table_size(relid) / n_live_tup, pg_indexes_size(relid) / n_live_tup
+FROM pg_stat_user_tables WHERE relname = 'messages'
+"""
+
+
+def test_a_message_takes_what_the_guide_says(postgres: Postgres) -> None:
+    """Counted by the server, as the query of the guide does, within a quarter."""
+    database = postgres.database("sizes")
+    length, number = 300, 5_000
+    with holdfast.open(as_user(database, WORKER), durability="process") as store:
+        session = store.session("k")
+        for _ in range(number // 50):
+            session.append(*(Message.user("x" * length) for _ in range(50)))
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("VACUUM ANALYZE holdfast.messages")
+        row, index = map(int, admin.execute(_SIZES).fetchone() or ())
+    told = _TAKES.search(_PAGE.read_text("utf-8"))
+    assert told is not None
+    assert row - length == pytest.approx(int(told[1]), rel=0.25)
+    assert index == pytest.approx(int(told[2]), rel=0.25)

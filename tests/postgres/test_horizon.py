@@ -19,8 +19,16 @@ from tests.store_urls import with_options
 
 _WHOSE = Tenant("default", "holdfast")
 _TOUCH = """
-UPDATE holdfast.heads SET activity = holdfast.take_activity(%s) WHERE session = %s
-RETURNING activity
+WITH put AS (
+  UPDATE holdfast.heads h SET activity = next.activity, recency = next.recency
+  FROM holdfast.heads before
+    CROSS JOIN LATERAL holdfast.take_activity(
+      %s, before.activity, before.activity, before.recency) AS next
+  WHERE h.session = %s AND before.session = h.session
+  RETURNING h.session, next.activity, next.recency
+)
+UPDATE holdfast.recent r SET recency = put.recency FROM put WHERE r.session = put.session
+RETURNING put.activity
 """
 
 

@@ -19,6 +19,7 @@ from holdfast.storage.protocol import Transaction
 from holdfast.url import parse_url
 from holdfast.values import JSON
 from tests.postgres.conftest import OpenStore
+from tests.postgres.older_stores import make_older
 from tests.servers import OWNER, WORKER, Postgres, as_user
 from tests.store_urls import with_options
 
@@ -26,9 +27,15 @@ _NEXT = max(migrations.load()) + 1
 
 
 @pytest.fixture(scope="module")
-def bare(postgres: Postgres) -> str:
-    """A database without a store, for its owner."""
-    return as_user(postgres.bare_database("bare", f"OWNER {OWNER}"), OWNER)
+def database(postgres: Postgres) -> str:
+    """A database without a store, for a superuser."""
+    return postgres.bare_database("bare", f"OWNER {OWNER}")
+
+
+@pytest.fixture(scope="module")
+def bare(database: str) -> str:
+    """The same for its owner."""
+    return as_user(database, OWNER)
 
 
 @pytest.fixture
@@ -73,7 +80,9 @@ def test_a_newer_format_is_refused_untouched(schema: str) -> None:
         holdfast.open(schema, readonly=True)
 
 
-def test_a_store_of_an_older_format_is_searched_by_all_that_it_has(schema: str, bare: str) -> None:
+def test_a_store_of_an_older_format_is_searched_by_all_that_it_has(
+    schema: str, database: str
+) -> None:
     """Metadata, keys and ids of messages, of every tenant, whatever text is in them."""
     odd: dict[str, JSON] = {"odd \ud800": "\0", "n": 1, "deep": {"b": [1.0], "a": True}}
     key = "k\ud800" + "é" * 200
@@ -81,11 +90,7 @@ def test_a_store_of_an_older_format_is_searched_by_all_that_it_has(schema: str, 
         with holdfast.open(schema, tenant=tenant) as store:
             store.session(key, metadata=odd).append(holdfast.Message.user("x", id=tenant))
             store.session("bare")
-    with psycopg.connect(bare, autocommit=True) as owner:
-        owner.execute("SET search_path = one")
-        owner.execute("DROP TABLE metadata_marks; ALTER TABLE sessions DROP COLUMN key_start")
-        owner.execute("DROP INDEX messages_by_own_id, messages_by_long_id")
-        owner.execute("UPDATE meta SET value = 4 WHERE name = 'version'")
+    make_older(schema, database, "one", steps=4)
     for tenant in ("one", "two"):
         with holdfast.open(schema, tenant=tenant) as store:
             for name, value in odd.items():
@@ -129,7 +134,7 @@ def test_nobody_writes_while_the_tables_are_changed(schema: str) -> None:
             assert head is not None
             begun.set()
             never.wait(0.4)  # time enough to change the tables, without the lock
-            seen.append(tx._statements.execute_sql("SELECT to_regclass('news')", ()).fetchone())  # noqa: SLF001 - what it would meet
+            seen.append(tx._statements.execute_sql("SELECT to_regclass('one.news')", ()).fetchone())  # noqa: SLF001 - what it would meet
             tx.put_head(head)
 
         writer = threading.Thread(target=lambda: store.backend.write(verb))
@@ -207,7 +212,7 @@ def test_settings_of_a_url(postgres_url: str) -> None:
     assert (found.schema, found.pool, found.deadline, found.answer) == ("x", 3, 2.0, 1.0)
     assert found.url == "postgresql://me:secret@h:1/d?sslmode=disable"
     assert found.redacted_url == "postgresql://me@h:1/d?sslmode=disable"
-    assert "statement_timeout=60000" in found.driver_arguments()["options"]
+    assert found.settings["statement_timeout"] == "60000"
 
 
 @pytest.mark.parametrize(

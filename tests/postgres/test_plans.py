@@ -24,6 +24,7 @@ from holdfast.storage.metadata_marks import pair
 from holdfast.storage.postgres import search_snapshot
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.conninfo import parse_conninfo
+from holdfast.storage.postgres.search_tables import search_settings
 from holdfast.storage.postgres.snapshot import PostgresSnapshot, Tenant
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.postgres.tables import HEADS
@@ -31,6 +32,7 @@ from holdfast.storage.protocol import SessionField
 from holdfast.storage.rows import HeadRow, SessionFilter
 from holdfast.url import parse_url
 from holdfast.values import Usage
+from tests.postgres.conftest import apply_settings
 from tests.servers import WORKER, Postgres, as_user
 
 _SESSIONS, _MESSAGES = 5_000, 40_000
@@ -43,22 +45,26 @@ _COUNTS_ALL = {
 }  # fmt: skip
 _NO_TABLES = {
     "begin_reading", "begin_writing", "enter_reading", "enter_snapshot", "enter_writing",
-    "enter_exclusive", "terminate_backend", "announce", "next_session", "server", "store_exists",
-    "list_end", "sessions_end", "lock_store_records", "claim_tenant",
+    "enter_exclusive", "terminate_backend", "announce", "next_sessions", "server", "store_exists",
+    "list_end", "list_looked_up_end", "sessions_end", "lock_store_records", "claim_tenant",
 }  # fmt: skip
-_PARTS = {"is_marked", *(name for name in SQL if name.startswith("sessions_by_"))}
+_PARTS = {
+    "list",
+    "list_looked_up",
+    "is_marked",
+    "may_have_text",
+    *(name for name in SQL if name.startswith("sessions_by_")),
+}
 _BY_THE_OWNER = {"put_version", "sessions_with_metadata"}
 _OWN = (
-    "tenants|sessions|heads|branches|messages|turns|tools|drafts|queue|queue_blobs|usage|blobs|"
+    "tenants|sessions|heads|recent|branches|messages|turns|tools|drafts|queue|queue_blobs|usage|blobs|"
     "blob_uses|records|record_blobs|store_records|store_record_blobs|metadata_marks"
 )
 _SCAN = re.compile(rf"Seq Scan on ({_OWN})\b")
 
 # ruff: noqa: S608 - names and numbers of this file
 _FILL = f"""
-ALTER TABLE tenants DISABLE TRIGGER keep_numbers;
 INSERT INTO tenants SELECT md5(t::text)::uuid, 't', 0 FROM generate_series(1, 5000) t;
-ALTER TABLE tenants ENABLE TRIGGER keep_numbers;
 INSERT INTO tenants SELECT '{_TENANT}', 't', 0;
 INSERT INTO sessions SELECT '{_TENANT}', n, md5(n::text)::bytea, 'k', 's', 'a', 't',
   NULL, 'm', '/', n, n % 100 = 0, n % 100 = 1, CASE WHEN n % 50 = 2 THEN n END, NULL, '{{}}',
@@ -68,8 +74,11 @@ INSERT INTO sessions SELECT '{_TENANT}', n, md5(n::text)::bytea, 'k', 's', 'a', 
 FROM generate_series(1, {_SESSIONS}) n;
 INSERT INTO metadata_marks SELECT '{_TENANT}', n, md5(e || (n % 200)::text)::uuid
 FROM generate_series(1, {_SESSIONS}) n CROSS JOIN unnest(ARRAY['e', 'f']) AS e;
-INSERT INTO heads SELECT '{_TENANT}', n, '{_TENANT}', 1, 8, 1, NULL, n, n, 0, 0, 0, 0, 0, 0, NULL,
-  0, 0, 0 FROM generate_series(1, {_SESSIONS}) n;
+INSERT INTO heads
+SELECT '{_TENANT}', n, 1, 8, 1, NULL, n, n, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, n
+FROM generate_series(1, {_SESSIONS}) n;
+INSERT INTO recent SELECT tenant, n, n, trashed_at IS NOT NULL, scope_mark, agent_mark, cwd_mark
+FROM sessions WHERE tenant = '{_TENANT}';
 INSERT INTO branches SELECT '{_TENANT}', n, 1,
   CASE WHEN n % 3 = 0 THEN n / 2 END, CASE WHEN n % 3 = 0 THEN 1 END, 0, 0, NULL, n, 'start', 't',
   md5('t' || n)::uuid FROM generate_series(1, {_SESSIONS}) n;
@@ -78,33 +87,33 @@ INSERT INTO messages SELECT '{_TENANT}', n % {_SESSIONS}, 1,
 FROM generate_series(1, {_MESSAGES}) n;
 INSERT INTO turns SELECT tenant, session, 1, 't', 'sealed', 'r', md5('r' || session)::uuid, 'm',
   '{{}}', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO tools SELECT tenant, session, 1, md5('c')::uuid, 'c', 0, 'n', 'done', 0, 0 FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO drafts SELECT tenant, session, 1, 0, 'r' FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO queue SELECT tenant, session, 1, 'i', 0, 'b' FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO queue_blobs SELECT tenant, session, 1, 0, 'h', 'd' FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO usage SELECT tenant, session, 1, md5('m' || session % 100)::uuid, 'm', 0, 0, 0, 0, 0, 0,
   0, 0 FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO blobs SELECT tenant, session::text, 'd' FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO blob_uses SELECT tenant, session, 1, 1, session::text FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO records SELECT '{_TENANT}', n % {_SESSIONS}, 1, n / {_SESSIONS}, n / {_SESSIONS},
   n::text::bytea, md5(n::text)::uuid, 'k', md5('k')::uuid, 'x',
   md5('x' || n / {_SESSIONS} % 2)::uuid, 0, 'body'
 FROM generate_series(1, {_MESSAGES}) n;
 INSERT INTO record_blobs SELECT tenant, session, 1, 1, session::text FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO store_records SELECT tenant, md5('i' || session)::uuid, session, 's', 'k', 'x',
   md5('n' || session)::uuid, 'i', 0, CASE session % 3 WHEN 2 THEN ''::bytea END FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 INSERT INTO store_record_blobs SELECT tenant, md5('i' || session)::uuid, session::text FROM heads
-  WHERE whose = '{_TENANT}';
+  WHERE tenant = '{_TENANT}';
 """
 
 
@@ -115,7 +124,7 @@ INSERT INTO tenants SELECT '{_SMALL.mark}', 's', 0;
 DO $$
 DECLARE part record;
 BEGIN
-  FOR part IN SELECT * FROM (VALUES ('sessions', 'n'), ('heads', 'session'),
+  FOR part IN SELECT * FROM (VALUES ('sessions', 'n'), ('heads', 'session'), ('recent', 'session'),
     ('branches', 'session'), ('messages', 'session'), ('turns', 'session'), ('tools', 'session'),
     ('drafts', 'session'), ('queue', 'session'), ('queue_blobs', 'session'), ('usage', 'session'),
     ('blobs', 'sha256::bigint'), ('blob_uses', 'session'), ('records', 'session'),
@@ -125,11 +134,10 @@ BEGIN
   LOOP
     EXECUTE format('INSERT INTO %I SELECT (jsonb_populate_record(t, %L)).* FROM %I t '
       'WHERE tenant = ''{_TENANT}'' AND %s <= {_FEW}',
-      part.name, '{{"tenant": "{_SMALL.mark}", "whose": "{_SMALL.mark}"}}'::jsonb, part.name,
+      part.name, '{{"tenant": "{_SMALL.mark}"}}'::jsonb, part.name,
       part.number);
   END LOOP;
 END $$;
-SELECT setval('activity_{_LARGE.mark.hex}', 1000000), setval('activity_{_SMALL.mark.hex}', 1000000);
 """
 
 
@@ -172,8 +180,7 @@ def _plan(worker: psycopg.Connection, text: str) -> str:
 )
 def test_no_statement_reads_a_whole_table(full: psycopg.Connection, name: str) -> None:
     """Row-level security included: it must not keep an index from being used."""
-    text = f"{SQL[name]} {SQL['list_end']}" if name == "list" else SQL[name]
-    plan = _plan(full, text)
+    plan = _plan(full, SQL[name])
     assert not _SCAN.search(plan), plan
 
 
@@ -212,9 +219,10 @@ def test_titles_are_those_of_one_tenant(known: "Workers") -> None:
 @pytest.mark.parametrize("column", ["scope", "agent", "cwd"])
 def test_lists_of_few_use_an_index(full: psycopg.Connection, column: str) -> None:
     """One that has few sessions among many does not read the others."""
-    text = f"{SQL['list']} AND s.{column}_mark = $4 AND s.{column} = $5 {SQL['list_end']}"
+    ((text, _),) = _lists([{column: "x"}], alone=True).values()
     plan = _plan(full, text)
-    assert f"sessions_by_{column}" in plan, plan
+    assert f"recent_by_{column}" in plan, plan
+    assert "Sort" not in plan, plan
     assert not _SCAN.search(plan), plan
 
 
@@ -226,12 +234,13 @@ def test_lists_of_few_use_an_index(full: psycopg.Connection, column: str) -> Non
         ({"key_prefix": "slack:"}, "sessions_by_key_start"),
     ],
 )
-def test_lists_by_name_use_an_index(
-    full: psycopg.Connection, wanted: dict[str, Any], index: str
-) -> None:
-    """What the metadata has, and how a key begins."""
+def test_lists_by_name_use_an_index(known: "Workers", wanted: dict[str, Any], index: str) -> None:
+    """What the metadata has, and how a key begins; as connections are set up."""
     ((text, _),) = _lists([wanted], alone=True).values()
-    plan = _plan(full, text)
+    worker = known[0].connection
+    with worker.transaction(force_rollback=True):
+        worker.execute(f"SET LOCAL holdfast.tenant = '{_TENANT}'")
+        plan = _plan(worker, text)
     assert index in plan, plan
     assert not _SCAN.search(plan), plan
 
@@ -268,7 +277,9 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
         ("lock_head", "heads_pkey"),
         ("head", "heads_pkey"),
         ("put_head", "heads_pkey"),
-        ("highest_activity", "heads_by_activity"),
+        ("highest_activity", "recent_by_recency"),
+        ("cas_head", "messages_by_id"),
+        ("cas_head_and_records", "records_by_id"),
         ("messages_by_id", "messages_by_id"),
         ("messages", "messages_pkey"),
         ("records_by_id", "records_by_id"),
@@ -319,6 +330,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "put_head": (*HEADS.values(_HEAD), None),
     "highest_activity": (),
     "horizon": (_LARGE.activity_lock,),
+    "list_part": (_LAST, False, _PAGE),
     "activity_after": (15, _PAGE, _LAST),
     "branch": (_N, 1),
     "branch_by_token": (_N, _uuid("t5"), b"t"),
@@ -333,7 +345,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "tail": (_N, 5),
     "newest_summary": (_N, 1, 1, 8),
     "summary": (_N,),
-    "messages_by_id": ([_uuid("5"), _uuid("5005"), _uuid("new")],),
+    "messages_by_id": ([5] * 3, [_uuid("5"), _uuid("5005"), _uuid("new")]),
     "put_message": (_N, 1, 8, 0, False, b"body"),
     "blob": ("5",),
     "blobs": (["5", "6", "7"],),
@@ -363,7 +375,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "record_numbers_of_key": (*_SEGMENTS_ASKED, _uuid("k"), b"k", _uuid("x1"), b"x"),
     "newest_records": (_N, [_uuid("k")], [b"k"], [_uuid("x1")], [b"x"]),
     "first_record": (_N, 1),
-    "records_by_id": ([_uuid("5"), _uuid("5005"), _uuid("new")],),
+    "records_by_id": ([5] * 3, [_uuid("5"), _uuid("5005"), _uuid("new")]),
     "size_of_records": (_N,),
     "drop_records": (_N, 1, [1]),
     "drop_record_blobs": (_N, 1, [1]),
@@ -501,8 +513,7 @@ class _Worker:
             cursor_factory=psycopg.ClientCursor,
             **place.driver_arguments(),  # type: ignore[arg-type]
         )
-        if searches:
-            psycopg.RawCursor(self.connection).execute(search_snapshot.SQL["settings"], ("1000ms",))
+        apply_settings(self.connection, place, **(search_settings(place) if searches else {}))
         self._prepared: dict[str, str] = {}
 
     def looks_at(self, tenant: Tenant, asked: dict[str, Asked]) -> dict[str, int]:
@@ -579,7 +590,7 @@ def grown(postgres: Postgres) -> Iterator[Workers]:
 _SCATTER = "".join(
     f"UPDATE {table} SET tenant = md5('of ' || {number})::uuid;"
     for table, number in (
-        ("sessions", "n"), ("heads", "session"), ("branches", "session"),
+        ("sessions", "n"), ("heads", "session"), ("recent", "session"), ("branches", "session"),
         ("messages", "session || '.' || seq"), ("turns", "session"), ("usage", "session"),
         ("blobs", "sha256"), ("blob_uses", "session"),
         ("records", "session || '.' || number"), ("record_blobs", "session"),
@@ -593,9 +604,8 @@ _SCATTER = "".join(
 def scattered(postgres: Postgres) -> Iterator[Workers]:
     """Connections to tables that were analyzed when all tenants in them were nearly empty."""
     few = re.sub(rf"\b({_SESSIONS}|{_MESSAGES})\b", lambda found: str(int(found[0]) // 50), _FILL)
-    whose = "UPDATE heads SET whose = tenant;"
     left = "DELETE FROM tenants; TRUNCATE tools, drafts, queue, queue_blobs;"
-    with _planned_before(postgres, f"{few}{_SCATTER}{whose}{left}ANALYZE") as workers:
+    with _planned_before(postgres, f"{few}{_SCATTER}{left}ANALYZE") as workers:
         yield workers
 
 

@@ -4,7 +4,7 @@ What every store promises of records is in the conformance suite.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -22,6 +22,7 @@ from holdfast.storage.postgres.connection import Connection, PendingResult
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.protocol import Operation, Transaction
 from tests.postgres.conftest import OpenStore, through
+from tests.postgres.older_stores import make_older
 from tests.postgres.pauses import LONG, await_waiting, in_a_thread, under_way
 from tests.postgres.proxy import Failure, Proxy
 from tests.servers import OWNER, Postgres, as_user
@@ -55,14 +56,17 @@ def _rows(admin: psycopg.Connection, table: str) -> int:
     return 0 if row is None else row[0]
 
 
+_Sent = tuple[str, Sequence[object]]
+
+
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[PendingResult]:
-    """Every statement that is sent."""
-    found: list[PendingResult] = []
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[_Sent]:
+    """Every statement that is sent, with its values, which it then drops."""
+    found: list[_Sent] = []
     send = Connection._send  # noqa: SLF001 - what is recorded here
 
     def recording(connection: Connection, answer: PendingResult) -> None:
-        found.append(answer)
+        found.append((answer.text, answer.values))
         send(connection, answer)
 
     monkeypatch.setattr(Connection, "_send", recording)
@@ -184,7 +188,7 @@ def test_the_state_of_a_branch_that_was_left_comes_back(open_store: OpenStore) -
     assert [r.data for r in session.fork().records("k")] == [0, 1, 2, 3]
 
 
-def test_moves_without_records_read_none(open_store: OpenStore, sent: list[PendingResult]) -> None:
+def test_moves_without_records_read_none(open_store: OpenStore, sent: list[_Sent]) -> None:
     """They take no more round trips than before there were records."""
     session = open_store().session("s")
     for number in range(4):
@@ -197,7 +201,7 @@ def test_moves_without_records_read_none(open_store: OpenStore, sent: list[Pendi
     session.rewind(head)
     session.fork(at=head)
     session.clear()
-    texts = [answer.text for answer in sent]
+    texts = [text for text, _ in sent]
     assert not {SQL[name] for name in ("first_record", "records")} & set(texts)
 
 
@@ -232,7 +236,7 @@ def test_four_workers_count_to_four_hundred(open_store: OpenStore) -> None:
     assert found.data == workers * each
 
 
-def test_names_are_locked_in_one_order(open_store: OpenStore, sent: list[PendingResult]) -> None:
+def test_names_are_locked_in_one_order(open_store: OpenStore, sent: list[_Sent]) -> None:
     """Two batches with the same names do not wait for each other."""
     store = open_store()
     names = [str(number) for number in range(20)]
@@ -240,8 +244,8 @@ def test_names_are_locked_in_one_order(open_store: OpenStore, sent: list[Pending
     for order in (names, names[::-1]):
         sent.clear()
         store.session(order[0]).append(*(Record("app", key=key, scope=None) for key in order))
-        (lock,) = (one for one in sent if one.text == SQL["lock_store_records"])
-        locks.append(lock.values[0])
+        ((taken,),) = (values for text, values in sent if text == SQL["lock_store_records"])
+        locks.append(taken)
     assert locks[0] == locks[1] == sorted(locks[0])  # type: ignore[call-overload]
 
 
@@ -437,20 +441,15 @@ def test_records_are_not_stored_in_newer_tables(
 @pytest.fixture
 def before(postgres: Postgres) -> str:
     """A store as a version without records left it, for its owner."""
-    bare = as_user(postgres.bare_database("before", f"OWNER {OWNER}"), OWNER)
+    database = postgres.bare_database("before", f"OWNER {OWNER}")
+    bare = as_user(database, OWNER)
     url = with_options(bare, schema="one")
     with holdfast.open(url) as store:
         session = store.session("s")
         session.append(*(Message.user(str(number)) for number in range(4)))
         session.fork(key="fork").append(Message.user("of the fork"))
         session.rewind(2)
-    with psycopg.connect(bare, autocommit=True, options="-c search_path=one") as owner:
-        owner.execute("DROP TABLE metadata_marks; ALTER TABLE sessions DROP COLUMN key_start")
-        owner.execute("DROP INDEX messages_by_own_id, messages_by_long_id")
-        owner.execute("DROP TABLE records, record_blobs, store_records, store_record_blobs")
-        owner.execute("ALTER TABLE heads DROP COLUMN records")
-        owner.execute("ALTER TABLE branches DROP COLUMN fork_record")
-        owner.execute("UPDATE meta SET value = 3 WHERE name = 'version'")
+    make_older(url, database, "one", steps=3)
     return url
 
 

@@ -17,7 +17,7 @@ from holdfast.storage.postgres.conversion import mark
 from holdfast.storage.postgres.snapshot import Tenant
 from holdfast.storage.postgres.statements import SQL
 from holdfast.url import parse_url
-from tests.postgres.conftest import OpenStore
+from tests.postgres.conftest import OpenStore, apply_settings
 
 _MESSAGES, _SESSIONS, _PIECE = 3_000, 60, 50
 _TENANT = Tenant("default", "holdfast").mark
@@ -27,7 +27,7 @@ _READS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("summary", ("session",)),
     ("newest_summary", ("session", 1, 1, _MESSAGES)),
     ("lock_head", ("session",)),
-    ("messages_by_id", ([uuid.UUID(int=number) for number in range(4)],)),
+    ("messages_by_id", ("sessions", [uuid.UUID(int=number) for number in range(4)])),
     ("highest_activity", ()),
     ("activity_after", (0, _PIECE, 10_000)),
 )
@@ -63,15 +63,20 @@ def test_a_piece_is_read_and_no_more(
     options = "-c search_path=holdfast"
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor, options=options) as worker:
         worker.execute("SELECT set_config('holdfast.tenant', $1, false)", (str(_TENANT),))
-        worker.execute("SET enable_seqscan = off")  # The tables are small; their plans are not.
+        # The tables are small; their plans are not.
+        worker.execute("SET enable_seqscan = off; SET enable_sort = off")
         touched = {}
         for name, values in _READS:
-            given = [_TENANT, *(session if value == "session" else value for value in values)]
+            named = {"session": session, "sessions": [session] * 4}
+            given = [
+                _TENANT,
+                *(named[value] if isinstance(value, str) else value for value in values),
+            ]
             text = f"EXPLAIN (ANALYZE, FORMAT JSON) {SQL[name]}"
             row = worker.execute(text, given).fetchone()
             assert row is not None
             touched[name] = _touched(row[0][0]["Plan"])
-    assert max(touched.values()) <= 3 * _PIECE, touched
+    assert max(touched.values()) <= 3 * _PIECE + 3, touched  # rows of three tables for each session
 
 
 _LAST = (1 << 63) - 1
@@ -99,6 +104,7 @@ def test_the_newest_record_is_one_look_up(
     place = parse_conninfo(parse_url(url, {}), "process")
     arguments: dict[str, Any] = {**place.driver_arguments(), "cursor_factory": psycopg.RawCursor}
     with psycopg.connect(place.url, autocommit=True, **arguments) as worker:
+        apply_settings(worker, place)
         worker.execute("SELECT set_config('holdfast.tenant', $1, false)", (str(_TENANT),))
         for number in (100, 100_000):
             admin.execute("TRUNCATE holdfast.records")
@@ -110,7 +116,7 @@ def test_the_newest_record_is_one_look_up(
                 values = (*columns, 1, _KIND, b"checkpoint", key, name)
                 rows, pages = _cost(worker, "records_of_key", *values)
                 assert (where, rows) <= (where, 1)
-                assert (where, pages) <= (where, 10)
+                assert 0 < pages <= 10, where
             rows, pages = _cost(worker, "records", [session], [1], [0], [5], [_LAST], 1)
             assert rows == 1
             assert pages <= 10
@@ -121,16 +127,28 @@ def test_the_newest_record_is_one_look_up(
             names = ([_KIND], [b"checkpoint"], [_KEY], [b"thread"])
             rows, pages = _cost(worker, "newest_records", session, *names)
             assert rows <= 4  # with the head and its branch
-            assert pages <= 20
+            assert 0 < pages <= 10
 
 
 def _cost(worker: psycopg.Connection, name: str, *values: object) -> tuple[int, int]:
-    """Return how many rows a statement reads, and how many pages."""
+    """Return how many rows a statement reads, and how many pages of the records and their indexes.
+
+    The second time: the first one also reads the catalog. Not the pages of other tables, which may
+    have rows that were deleted by earlier tests and not vacuumed.
+    """
     text = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL[name]}"
+    worker.execute(text, [_TENANT, *values])
     row = worker.execute(text, [_TENANT, *values]).fetchone()
     assert row is not None
     plan = row[0][0]["Plan"]
-    return _touched(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    return _touched(plan), _pages_of_records(plan)
+
+
+def _pages_of_records(plan: dict[str, Any]) -> int:
+    """Add up the pages of a plan's scans of the records; a bitmap's are those of its scan, too."""
+    if plan.get("Relation Name") == "records":
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    return sum(map(_pages_of_records, plan.get("Plans", ())))
 
 
 def test_a_whole_history_would_be_noticed() -> None:

@@ -377,7 +377,7 @@ def test_damage_that_only_a_check_can_find(
 
 def test_the_log_put_back_to_an_earlier_state(store: Store, admin: psycopg.Connection) -> None:
     """An index that knows more than the log is of no use."""
-    names = ("sessions", "heads", "branches", "messages", "tenants")
+    names = ("sessions", "heads", "recent", "branches", "messages", "tenants")
     for name in names:
         admin.execute(f"CREATE TEMP TABLE earlier_{name} AS SELECT * FROM {name}")  # noqa: S608 - a name of ours
     store.session("talk-0").append(Message.user("needle that will not have been"))

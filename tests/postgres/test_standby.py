@@ -1,9 +1,12 @@
 """A server with a synchronous standby that is away: nothing is acknowledged before it is back."""
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -12,6 +15,7 @@ import holdfast
 from holdfast import Message, Session, Store, ids
 from holdfast.operations import deletion, head_moves, sessions
 from holdfast.session import number_of
+from holdfast.storage.protocol import HealthCheck
 from tests.postgres.conftest import own_server
 from tests.servers import OWNER, OwnServer, as_user
 from tests.store_urls import with_options
@@ -125,3 +129,56 @@ def test_a_retry_that_finds_all_done_waits_for_the_standby(
             retry = pool.submit(write)
             assert standby.is_awaited_by(retry)
         retry.result(_LONG)
+
+
+# -------------------------------------------------------------------------------------- doctor
+
+
+@contextmanager
+def _receiver(server: OwnServer, folder: Path) -> Iterator[None]:
+    """Run a program that confirms what it has synced, as a standby does."""
+    where = f"host={server.folder} user=postgres application_name=receiver"
+    command = [str(server.programs / "pg_receivewal"), "--synchronous", "-D", str(folder)]
+    with subprocess.Popen([*command, "-d", where], stderr=subprocess.DEVNULL) as program:
+        try:
+            yield
+        finally:
+            program.terminate()
+
+
+def _standbys(url: str) -> HealthCheck:
+    with holdfast.open(with_options(url, deadline=_LONG), readonly=True) as store:
+        return {check.name: check for check in store.backend.health()}["standbys"]
+
+
+def test_doctor_says_whether_commits_wait_for_a_standby(
+    server: OwnServer, store: Store, tmp_path: Path
+) -> None:
+    """As far as the role may see it; who would wait for nobody is told."""
+    owner = as_user(server.url, OWNER)
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        assert _standbys(owner) == HealthCheck("standbys", "0 connected, commits wait for none")
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'receiver'")
+        admin.execute("SELECT pg_reload_conf()")
+        _await(admin, "SHOW synchronous_standby_names", "receiver")
+        try:
+            found = _standbys(owner)
+            assert found.value == "0 connected, none synchronous; commits wait for receiver"
+            assert not found.ok
+            with _receiver(server, tmp_path):
+                _await(admin, "SELECT max(sync_state) FROM pg_stat_replication", "sync")
+                assert _standbys(server.url).value == "1 connected, synchronous: 1"
+                found = _standbys(owner)
+                assert found.value == "1 connected, synchronous: shown to pg_monitor only"
+                assert found.ok
+        finally:
+            admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            admin.execute("SELECT pg_reload_conf()")
+            _await(admin, "SHOW synchronous_standby_names", "")
+
+
+def _await(admin: psycopg.Connection, asked: LiteralString, wanted: str) -> None:
+    until = time.monotonic() + _LONG
+    while admin.execute(asked).fetchone() != (wanted,):
+        assert time.monotonic() < until, f"never {wanted!r}"
+        time.sleep(0.01)

@@ -8,7 +8,7 @@ from holdfast.storage.postgres.tables import SESSIONS, TABLES, PostgresTable
 from holdfast.storage.rows import SessionRow
 
 # Columns that statements write by themselves.
-_OWN = {"heads": {"whose", "activity"}, "branches": {"last_seq"}, "tools": {"position"}}
+_OWN = {"heads": {"activity", "recency"}, "branches": {"last_seq"}, "tools": {"position"}}
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -12,6 +12,7 @@ import holdfast
 from holdfast import Message
 from holdfast.errors import StoreUnavailable, UnknownBackend
 from holdfast.storage.index_tables import IndexTableHost
+from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.postgres.conninfo import ConnInfo, parse_conninfo
 from holdfast.url import parse_url
 from tests.servers import OWNER, Postgres, as_user
@@ -177,11 +178,15 @@ def test_a_url_means_what_it_means_to_the_driver(
     assert found.redacted_url == shown
 
 
-def test_options_for_the_server_come_before_ours() -> None:
-    """As they were written; of two the last one counts."""
+def test_options_for_the_server_come_before_ours(postgres_url: str) -> None:
+    """They go to it as they were written; of two settings ours counts."""
     asked = quote("-c work_mem=1MB -c search_path=other")
-    options = _target(f"postgresql://h/db?options={asked}").driver_arguments()["options"]
-    assert options.startswith("-c work_mem=1MB -c search_path=other -c search_path=holdfast ")
+    link = Connection(_target(f"{postgres_url}&options={asked}"))
+    shown = link.execute_sql(
+        "SELECT current_setting('work_mem'), current_setting('search_path')"
+    ).fetchall()
+    link.close()
+    assert shown == [("1MB", "pg_catalog")]
 
 
 def test_a_url_without_a_host(postgres_url: str, postgres_admin: psycopg.Connection) -> None:

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from holdfast import Message, Store
+from holdfast.storage.postgres import connection
 from holdfast.storage.postgres.backend import PostgresBackend
-from holdfast.storage.postgres.connection import TimeoutConnection
 from holdfast.storage.postgres.conninfo import ConnInfo
 from tests.postgres.conftest import OpenStore, told
 
@@ -93,14 +93,14 @@ def test_whoever_cannot_listen_is_woken_from_time_to_time(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets no notifications, so it polls whenever it has failed to listen."""
-    connect = TimeoutConnection.open
+    connect = connection.open_driver
 
-    def refuse(target: ConnInfo) -> TimeoutConnection:
+    def refuse(target: ConnInfo) -> psycopg.Connection:
         if threading.current_thread().name == "holdfast-listener":
             raise psycopg.OperationalError("too many connections")
         return connect(target)
 
-    monkeypatch.setattr(TimeoutConnection, "open", refuse)
+    monkeypatch.setattr(connection, "open_driver", refuse)
     deaf = open_store()
     seen = deaf.backend.wait(-1, 0)
     _write(open_store, times=1)

@@ -34,7 +34,7 @@ def _fill(store: Store) -> None:
 
 def _hurry(patch: pytest.MonkeyPatch, *, step: int = 20, scanned: int = 50) -> None:
     """Let a search index one step, scan little, and leave the rest to others."""
-    patch.setattr(indexer, "_STEP_MESSAGES", step)
+    patch.setattr(indexer, "_BATCH_MESSAGES", step)
     patch.setattr(manager, "_QUICK_CATCH_UP_S", 0.0)
     patch.setattr(engine, "_SCAN_S", 0.0)
     patch.setattr(scan, "_MIN_SCANNED", scanned)
@@ -86,11 +86,11 @@ def test_what_was_just_said_is_found_while_the_index_catches_up(
     at_work, go_on = threading.Event(), threading.Event()
     step = indexer.step
 
-    def slow(backend: Backend, storage: IndexStorage) -> indexer.Step:
+    def slow(backend: Backend, storage: IndexStorage, batches: int) -> bool:
         if threading.current_thread().name == "holdfast-index":
             at_work.set()
             assert go_on.wait(_LONG)
-        return step(backend, storage)
+        return step(backend, storage, batches)
 
     monkeypatch.setattr(indexer, "step", slow)
     with holdfast.open(shared_url, durability="process") as store:
@@ -156,6 +156,38 @@ def test_all_is_scanned_where_nobody_can_index_it(
         assert (len(page), page.behind) == (_TALKS, 0)
 
 
+def test_a_search_without_an_index_ends_at_the_deadline(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads whole sessions of 40, the newest first, and says how many messages it missed."""
+    monkeypatch.setattr(scan, "_MIN_SCANNED", 50)
+    with holdfast.open(shared_url, durability="process") as store:
+        _fill(store)
+    with holdfast.open(shared_url, readonly=True) as store:
+        assert store.index_status().state == "missing"
+        page = store.search("needle", limit=1000)
+        assert (len(page), page.behind) == (_TALKS, 0)
+        monkeypatch.setattr(store._backend, "deadline", 0.0)  # noqa: SLF001 - it has passed
+        page = store.search("needle", limit=1000)
+        assert {hit.snippet for hit in page} == {"needle n9 ==", "needle n8 =="}
+        assert page.behind == _ALL - 2 * _MESSAGES
+
+
+def test_a_search_for_punctuation_ends_at_the_deadline(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, and beside a word, where only the messages with the word are read."""
+    monkeypatch.setattr(scan, "_MIN_SCANNED", 0)
+    with holdfast.open(shared_url, durability="process") as store:
+        _fill(store)
+        store.catch_up_index()
+        monkeypatch.setattr(store._backend, "deadline", 0.0)  # noqa: SLF001 - it has passed
+        for query in ("==", "needle =="):
+            page = store.search(query, limit=1000)
+            assert (len(page), page.behind) == (0, _ALL)
+        assert store.search("needle", limit=1000).behind == 0
+
+
 def test_another_process_that_indexes_is_not_waited_for(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,10 +203,10 @@ def test_another_process_that_indexes_is_not_waited_for(
         step = indexer.step
         seen: list[int] = []
 
-        def meanwhile(backend: Backend, storage: IndexStorage) -> indexer.Step:
+        def meanwhile(backend: Backend, storage: IndexStorage, batches: int) -> bool:
             monkeypatch.setattr(indexer, "step", step)
             seen.append(other.search("needle").behind)
-            return step(backend, storage)
+            return step(backend, storage, batches)
 
         monkeypatch.setattr(indexer, "step", meanwhile)
         assert store.search("needle").behind == _ALL - 40 - 2 * _MESSAGES
@@ -189,7 +221,8 @@ def test_the_wal_stays_small_although_the_index_is_always_being_read(
 ) -> None:
     """Each reader begins before the last one ends, so the WAL is never free by itself."""
     bound = 200_000
-    monkeypatch.setattr(indexer, "_STEP_MESSAGES", 10)
+    monkeypatch.setattr(indexer, "_BATCH_MESSAGES", 10)
+    monkeypatch.setattr(manager, "_STEP_BATCHES", 1)
     monkeypatch.setattr(manager, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(fts5, "_MAX_WAL_BYTES", bound)
     sizes: list[int] = []
@@ -229,12 +262,36 @@ def test_a_step_has_no_more_text_than_a_search_can_wait_for(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of one session with long messages."""
-    monkeypatch.setattr(indexer, "_STEP_TEXT", 250)
+    monkeypatch.setattr(indexer, "_BATCH_TEXT", 250)
+    monkeypatch.setattr(manager, "_STEP_BATCHES", 1)
     done: list[int] = []
     with holdfast.open(shared_url, durability="process") as store:
         store.session("long").append(*(Message.user("x" * 100) for _ in range(10)))
         store.catch_up_index(lambda number, _: done.append(number))
     assert done == [3, 6, 9, 10]
+
+
+@pytest.mark.parametrize("refused", [1, 2, 10**6])
+def test_a_thread_that_cannot_be_started_costs_no_message_and_adds_none_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """The batches are added one after the other then; what was handed over is not added later."""
+    monkeypatch.setattr(indexer, "_BATCH_MESSAGES", 30)
+    start, refusals = threading.Thread.start, iter(range(refused))
+
+    def start_if_possible(thread: threading.Thread) -> None:
+        if thread.name.startswith("holdfast-index-writer") and next(refusals, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with holdfast.open(tmp_path / "agent.db", durability="process") as store:
+        _fill(store)
+        monkeypatch.setattr(threading.Thread, "start", start_if_possible)
+        assert store.catch_up_index()
+        assert next(refusals, refused) > 0
+        assert store.check_index() == []
+        assert store.index_status().messages == _ALL
+        assert len(_found(store, "needle")) == _TALKS
 
 
 # ------------------------------------------------------------------------------------ check_index

@@ -82,7 +82,7 @@ def test_an_index_that_has_half_of_it(
         for _ in live(store, rnd, 80):
             pass
         truth = Truth(store)
-        monkeypatch.setattr("holdfast.search.indexer._STEP_MESSAGES", 7)
+        monkeypatch.setattr("holdfast.search.indexer._BATCH_MESSAGES", 7)
         monkeypatch.setattr("holdfast.search.manager._QUICK_CATCH_UP_S", 0.0)
         monkeypatch.setattr("holdfast.search.engine._SCAN_S", math.inf)
         monkeypatch.setattr(

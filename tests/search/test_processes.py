@@ -1,9 +1,12 @@
 """Several processes and one index: killed while indexing, indexing concurrently, forked."""
 
+import json
 import os
 import pkgutil
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from tests.search.corpora import message
 from tests.store_urls import await_the_end_of
 
 _TALKS, _STEP = 10, 20
+_MANY = 110  # sessions with more messages than one step indexes
 # What is called when an index is made anew, the how manieth time, and whether it is done by then.
 _STEPPING = [
     ("holdfast.search.indexer.step", 3, True),  # added, not committed
@@ -62,7 +66,7 @@ def children() -> Iterator[Children]:
 
 
 def _index(pipe: Pipe, url: str, times: int) -> None:
-    indexer._STEP_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
+    indexer._BATCH_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
     with holdfast.open(url) as store:
         pipe.say("begun")
         for _ in range(times):
@@ -91,7 +95,7 @@ def _index_until(pipe: Pipe, url: str, what: str, nth: int, behind: bool) -> Non
 
 
 def _search(pipe: Pipe, url: str, name: str) -> None:
-    indexer._STEP_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
+    indexer._BATCH_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
     with holdfast.open(url, durability="process") as store:
         for number in range(24):
             session = store.session(f"{name}-{number % 4}")
@@ -200,3 +204,20 @@ def test_across_a_fork(shared_url: str) -> None:
         assert os.waitstatus_to_exitcode(status) == 0
         _must_be_right(store, 4)
         assert store.index_status().state == "ready"
+
+
+def test_several_that_index_apart_do_no_work_twice(shared_url: str) -> None:
+    """Each takes the lock for one step at a time; one that waits goes on where the last ended."""
+    with holdfast.open(shared_url, durability="process") as store:
+        _fill(store, _MANY)
+        command = [sys.executable, "-m", "holdfast", "index", "run", "--once", "--json"]
+        runs = [
+            subprocess.Popen([*command, "--store", shared_url], stdout=subprocess.PIPE)
+            for _ in range(3)
+        ]
+        found = [json.loads(process.communicate(timeout=60)[0]) for process in runs]
+        assert [process.returncode for process in runs] == [0, 0, 0]
+        stored = store.stats().messages
+        assert {(status["state"], status["messages"]) for status in found} == {("ready", stored)}
+        assert store.check_index() == []
+        assert len(store.search("needle", limit=1000)) == _MANY

@@ -5,12 +5,17 @@ Without an index all of them go through their messages one by one, as the rule d
 """
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import holdfast
 from holdfast import Message, Store
+from holdfast.search.document import Document
+from holdfast.search.match import matches, score
+from holdfast.search.query import parse
 from tests.search.table import ROWS, Row
 from tests.store_urls import Kind, place
 
@@ -72,3 +77,28 @@ def test_the_table_within_one_session(told: Told) -> None:
         if found != [id] * row.hit:
             wrong.append(row.name)
     assert wrong == []
+
+
+def test_two_words_are_scored_by_their_own_counts(tmp_path: Path) -> None:
+    """By index as by the rule: twice one word and once the other, in either order; three words."""
+    now = datetime.now(UTC)
+    texts = [
+        "red red blue",
+        "red blue blue blue",
+        "red blue",
+        "red blue green green",
+        "getRed blue",
+    ]
+    with holdfast.open(tmp_path / "s.db") as store:
+        for text in texts:
+            store.create().append(Message.user(text))
+        store.catch_up_index()
+        for asked in ("red blue", "blue red", "red blue green", "getRed", "red", "blue getRed"):
+            query = parse(asked, now=now)
+            found = {hit.snippet: hit.score for hit in store.search(asked)}
+            expected = {
+                text: score(match.frequencies, match.length, 0.0)
+                for text in texts
+                if (match := matches(query, Document(text))) is not None
+            }
+            assert found == pytest.approx(expected, rel=0.001), asked

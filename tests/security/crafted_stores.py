@@ -793,7 +793,7 @@ CASES["an index is over an expression"] = lambda store: (
     store.run("CREATE INDEX slow ON messages (hex(zeroblob(1000)), place)"),
 )
 CASES["an index is partial"] = _replaced(
-    "heads_by_activity", "(tenant, activity)", "(tenant, activity) WHERE tenant > 1"
+    "recent_by_recency", "(tenant, trashed, recency)", "(tenant, trashed, recency) WHERE tenant > 1"
 )
 CASES["statistics mislead the planner"] = lambda store: (
     store.run("ANALYZE"),
@@ -805,7 +805,7 @@ CASES["triggers and views are planted"] = lambda store: (
 )
 CASES["an index is missing"] = lambda store: [
     store.run(f"DROP INDEX {name}")
-    for name in ("sessions_by_id", "heads_by_activity", "messages_by_id", "messages_summaries")
+    for name in ("sessions_by_id", "recent_by_recency", "messages_by_id", "messages_summaries")
 ]
 CASES["a sequence is exhausted"] = lambda store: store.run(
     "UPDATE sqlite_sequence SET seq = ?", LARGEST

@@ -8,7 +8,7 @@ so is a connection that a store dropped.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import psycopg
@@ -30,14 +30,14 @@ class _Shelf:
         self.open = True
         self._free: dict[ConnInfo, list[_KeptConnection]] = {}
 
-    def take(self, target: ConnInfo) -> Connection:
-        """Return a connection that was kept, or a new one."""
+    def take(self, target: ConnInfo, settings: Mapping[str, str] | None = None) -> Connection:
+        """Return a connection that was kept, or a new one; all have the same settings."""
         free = self._free.setdefault(target, [])
         while free:
             link = free.pop()
             if link.revive():
                 return link
-        return _KeptConnection(target, self)
+        return _KeptConnection(target, settings, self)
 
     def keep(self, link: "_KeptConnection") -> None:
         self._free[link.target].append(link)
@@ -51,11 +51,11 @@ class _Shelf:
 class _KeptConnection(Connection):
     """A connection that goes back to its shelf when it is closed."""
 
-    def __init__(self, target: ConnInfo, shelf: _Shelf) -> None:
+    def __init__(self, target: ConnInfo, settings: Mapping[str, str] | None, shelf: _Shelf) -> None:
         self.target = target
         self._shelf = shelf
         self._kept = False
-        super().__init__(target)
+        super().__init__(target, settings)
 
     def close(self) -> None:
         if self._kept and self._shelf.open:

@@ -31,8 +31,9 @@ TABLES = (
     *CHECKSUMMED_TABLES,
     *RECORD_TABLES,
     *("messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta", "metadata_marks"),
+    "recent",
 )
-REMADE = {"meta", "quarantine"}  # What a salvaged store has of its own.
+REMADE = {"meta", "quarantine", "recent"}  # What a salvaged store has of its own.
 Content = dict[str, list[tuple[Any, ...]]]
 
 

@@ -135,6 +135,17 @@ def _run(path: Path, *statements: str) -> None:
     connection.close()
 
 
+# What step 6 replaced.
+_BEFORE_RECENT = (
+    "DROP TABLE recent",
+    "CREATE UNIQUE INDEX heads_by_activity ON heads (tenant, activity)",
+    *(
+        f"CREATE INDEX sessions_by_{name} ON sessions (tenant, {name}) WHERE {name} IS NOT NULL"
+        for name in ("scope", "agent", "cwd")
+    ),
+)
+
+
 def _keys(opened: holdfast.Store, wanted: dict[str, JSON]) -> list[str]:
     return sorted(str(info.key) for info in opened.sessions(metadata=wanted))
 
@@ -150,7 +161,7 @@ def test_a_store_of_an_older_format_gets_its_marks(path: Path) -> None:
     """All of them, as if they had been written with the sessions; a backup is made before."""
     before = _marks(path)
     assert len(before) == 2 * 4 * 3
-    _run(path, "DROP TABLE metadata_marks", "PRAGMA user_version=4")
+    _run(path, "DROP TABLE metadata_marks", *_BEFORE_RECENT, "PRAGMA user_version=4")
     with holdfast.open(path) as opened:
         assert _keys(opened, {"n": 2}) == ["k2"]
         assert _keys(opened, {"odd \ud800": "\0"}) == ["k0", "k1", "k2", "k3"]

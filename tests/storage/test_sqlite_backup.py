@@ -91,6 +91,7 @@ def test_numbers_of_removed_rows_are_not_given_again(path: Path, tmp_path: Path)
     connection = connect(path, readonly=False, durability="power", busy=1.0)
     for statement in (
         "heads WHERE session = 5",
+        "recent WHERE session = 5",
         "branches WHERE session = 5",
         "sessions WHERE n = 5",
     ):

@@ -113,7 +113,7 @@ def test_a_destroyed_page_of_an_index_hides_none(
 
 def test_a_destroyed_page_of_the_order_is_an_error(sound: bytes, tmp_path: Path) -> None:
     """One index has all sessions; if it is damaged, listing fails and never returns fewer."""
-    for page in leaves(sound, tmp_path / "a.db", "heads_by_activity")[:2]:
+    for page in leaves(sound, tmp_path / "a.db", "recent_by_recency")[:2]:
         path = put(tmp_path / "a.db", destroyed(sound, page))
         with holdfast.open(path, readonly=True) as store, pytest.raises(Damaged):
             list(walk(store, 50))

@@ -55,6 +55,39 @@ def test_a_row_comes_back_as_it_was(mood: str | None, rank: int | None) -> None:
     assert not WIDE.is_intact((crc, 5, 4, *covered[1:]))
 
 
+@pytest.mark.parametrize(
+    ("changes", "sealed", "intact"),
+    [
+        ({}, True, True),
+        ({"name": "\\u0000"}, True, True),
+        ({"name": codec.encode_text("a\0b")}, True, True),
+        ({"name": codec.encode_text("\ud800")}, True, True),
+        ({"rank": 7}, True, True),
+        ({"name": "b"}, False, False),
+        ({"rank": 7}, False, False),
+        ({"name": "a\0b"}, True, False),
+        ({"name": b"a"}, True, False),
+        ({"name": ""}, True, False),
+        ({"name": None}, True, False),
+        ({"size": -1}, True, False),
+        ({"size": 1.0}, True, False),
+        ({"size": "1"}, True, False),
+        ({"tenant": 0}, True, False),
+    ],
+)
+def test_rows_are_checked_together_as_each_is_alone(
+    changes: dict[str, Any], sealed: bool, intact: bool
+) -> None:
+    """A value that was changed is noticed; `sealed` by a stranger, whether it is possible."""
+    stored = dict(zip(WIDE.covered, (3, "a", 5, None, None), strict=True))
+    *_, crc = WIDE.values(Wide(5, "a", 5), 3)
+    good = (crc, 5, *stored.values())
+    changed = list((stored | changes).values())
+    row = (WIDE.checksum(changed) if sealed else crc, 5, *changed)
+    assert WIDE.is_intact(row) == intact
+    assert WIDE.are_intact([good, row, good]) == intact
+
+
 def test_a_checksum_covers_an_added_column_only_if_it_has_a_value() -> None:
     """A NULL before a value is covered; the checksums of older rows still hold."""
     old = NARROW.values(Narrow(5, "a", None), 3)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -335,6 +335,24 @@ def test_a_process_writer_marks_the_log_before_it_leaves_anything_unsynced(tmp_p
         assert _binding(live).unsynced
         marks = _frames_with(live, lambda page: any(b.unsynced for b in wal.bindings_in(page)))
         said = _frames_with(live, lambda page: b"message 2" in page)
+        assert min(marks) < min(said)
+
+
+def test_a_process_writer_marks_a_log_that_another_writer_has_begun(tmp_path: Path) -> None:
+    """The log restarts in the commit of a writer that syncs; then the other one goes on in it."""
+    live = tmp_path / "store.db"
+    with _open(live, "process") as first, _open(live) as second:
+        _append(first, 1)
+        with closing(apsw.Connection(str(live))) as outside:
+            outside.execute("PRAGMA user_version").fetchall()  # The first read opens the log.
+            logged, saved = outside.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            assert logged == saved > 0
+        _append(second, 2)
+        assert not _binding(live).unsynced
+        _append(first, 3)
+        assert _binding(live).unsynced
+        marks = _frames_with(live, lambda page: any(b.unsynced for b in wal.bindings_in(page)))
+        said = _frames_with(live, lambda page: b"message 3" in page)
         assert min(marks) < min(said)
 
 

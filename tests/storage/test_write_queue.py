@@ -1,7 +1,9 @@
 """The queue of submitted writes, by itself: each is run or refused, and none is lost."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -118,6 +120,23 @@ def test_flushing_waits_for_what_runs(runner: _Runner) -> None:
         queue.flush()
 
 
+def test_a_write_that_starts_while_it_is_looked_for_is_active(runner: _Runner) -> None:
+    """It waits or it runs; whoever asks in between must not be told that it does neither."""
+    queue = _queue(runner.run)
+
+    class _Waiting(deque[Ticket[Any]]):
+        def __len__(self) -> int:
+            if threading.current_thread() is threading.main_thread():
+                assert runner.running.wait(_LONG)
+            return super().__len__()
+
+    queue.waiting = _Waiting()
+    ticket = queue.submit(_nothing)
+    assert queue.active
+    runner.go_on.set()
+    assert ticket.result() == "stored"
+
+
 def test_flushing_ends_when_the_last_write_is_withdrawn(
     runner: _Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,25 +189,21 @@ def test_withdrawing_again_is_withdrawn_still(runner: _Runner) -> None:
     assert runner.ran == [first]
 
 
-class _Gate:
-    """The lock that a ticket's callers wait at; `arrived` counts them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.release = self._lock.release
-        self.arrived = threading.Semaphore(0)
-
-    def acquire(self, timeout: float) -> bool:
-        self.arrived.release()
-        return self._lock.acquire(timeout=timeout)
-
-
-def test_all_that_wait_for_a_write_are_woken(runner: _Runner) -> None:
-    """More than one thread may wait for the same write."""
+def test_all_that_wait_for_a_write_are_woken(
+    runner: _Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one thread may wait for the same write, and other callbacks with them."""
     queue = _queue(runner.run, threading.TIMEOUT_MAX)
-    first = _busy(queue, runner)
-    gate = first._gate = _Gate()  # type: ignore[assignment]  # noqa: SLF001
+    first, called = _busy(queue, runner), threading.Event()
+    first.when_done(called.set)
+    arrived = threading.Semaphore(0)
+    when_done = Ticket.when_done
+
+    def arrive(ticket: Ticket[Any], call: Callable[[], None]) -> None:
+        when_done(ticket, call)
+        arrived.release()
+
+    monkeypatch.setattr(Ticket, "when_done", arrive)
     results: list[str] = []
     threads = [
         threading.Thread(target=lambda: results.append(first.result()), daemon=True)
@@ -196,11 +211,53 @@ def test_all_that_wait_for_a_write_are_woken(runner: _Runner) -> None:
     ]
     for thread in threads:
         thread.start()
-        assert gate.arrived.acquire(timeout=_LONG)
+        assert arrived.acquire(timeout=_LONG)
     runner.go_on.set()
     for thread in threads:
         thread.join(_LONG)
     assert results == ["stored"] * 3
+    assert called.is_set()
+
+
+def test_a_callback_runs_once_whoever_comes_first(runner: _Runner) -> None:
+    """One that is added while the write ends is run by this thread or by the writer."""
+    runner.go_on.set()
+    queue = _queue(runner.run)
+    calls: list[int] = []
+    for number in range(500):
+        queue.submit(_nothing).when_done(partial(calls.append, number))
+    queue.flush()
+    queue.close()
+    assert sorted(calls) == list(range(500))
+
+
+def test_a_write_that_is_queued_as_the_thread_falls_asleep_is_run(runner: _Runner) -> None:
+    """It is seen before the thread sleeps, or wakes it; no third write is needed for that."""
+    runner.go_on.set()
+    queue = _queue(runner.run)
+    for _ in range(2000):
+        assert queue.submit(_nothing).result() == "stored"
+    queue.close()
+
+
+def test_a_write_that_is_queued_while_the_queue_is_closed_is_refused_or_run(
+    runner: _Runner,
+) -> None:
+    """It is never left behind, with a caller that waits."""
+    runner.go_on.set()
+    for _ in range(200):
+        queue = _queue(runner.run)
+        queue.submit(_nothing)
+        closing = threading.Thread(target=queue.close)
+        closing.start()
+        try:
+            ticket = queue.submit(_nothing)
+        except StoreUnavailable:
+            pass
+        else:
+            assert ticket.result() == "stored"
+        closing.join()
+        assert not queue.active
 
 
 def test_a_batch_is_bounded_and_in_order(runner: _Runner) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.storage import rows
 from holdfast.storage.columns import Added, Count, Name
 from holdfast.storage.protocol import Snapshot, Transaction
-from holdfast.storage.sqlite import migrations
+from holdfast.storage.sql_files import load_migrations
 from holdfast.url import Location
 
 
@@ -26,17 +26,19 @@ class WiderSessionRow(rows.SessionRow, frozen=True):
     rank: Annotated[Count | None, Added()] = None
 
 
-_STEPS = {
-    **migrations.load(),
-    max(migrations.load()) + 1: "ALTER TABLE sessions ADD COLUMN mood ANY;"
+_STEPS = load_migrations("holdfast.storage.sqlite")
+_STEPS |= {
+    max(_STEPS) + 1: "ALTER TABLE sessions ADD COLUMN mood ANY;"
     "ALTER TABLE sessions ADD COLUMN rank INTEGER",
 }
 rows.SessionRow = WiderSessionRow  # type: ignore[misc]
-migrations.load = lambda: _STEPS
 
 # Whatever makes a statement or a rule of the columns is imported only now.
+from holdfast.storage.sqlite import migrations  # noqa: E402
 from holdfast.storage.sqlite.backend import SQLiteBackend  # noqa: E402
 from holdfast.storage.sqlite.repair.salvage import salvage  # noqa: E402
+
+migrations.load = lambda: _STEPS
 
 
 def put(backend: SQLiteBackend, title: str, mood: str, rank: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import Message, Session, Store, Usage
 from holdfast.operations.token_calibration import compare_reply_tokens, correction_factor
-from holdfast.tokens import MESSAGE_TOKENS, of_text
+from holdfast.tokens import MESSAGE_TOKENS, of_message, of_text
 from holdfast.values import MeasuredTokens, Text, Thinking
 
 _RECORDED: Final = Path(__file__).parent / "recorded.json"
@@ -204,14 +204,14 @@ def test_another_tenant_s_replies_tell_nothing(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db", tenant="two") as two:
         session = two.create(model="m")
         session.append(Message.user("hello " * 100))
-        assert session.window().tokens == session.messages()[0].tokens
+        assert session.window().tokens == of_message(session.messages()[0])
 
 
 def test_without_a_model_of_its_own_a_session_counts_as_its_last_model_does(store: Store) -> None:
     session = store.create()
     _talk(session, 20, output=lambda estimate: 2 * estimate)
-    stored = sum(message.tokens or 0 for message in session.messages())
-    assert session.window().tokens == 2 * stored
+    estimated = sum(map(of_message, session.messages()))
+    assert session.window().tokens == 2 * estimated
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ from holdfast.values import (
     IndexStatus,
     Link,
     LinkState,
+    LoadReport,
     MessageRef,
     ModelUsage,
     Page,
@@ -192,6 +193,10 @@ def sessions(session: Session) -> None:
     session.messages(upto="id", role="user", hidden=False)
     session.messages(upto=Head(1, 2), role=("user", "tool"))
     session.messages(role="robot")  # type: ignore[arg-type]
+    assert_type(session.iter_messages(before=9, after=1, branch=1), Iterator[Message])
+    for message in session.iter_messages(upto="id", role=["user", "tool"], hidden=False):
+        assert_type(message, Message)
+    session.iter_messages(limit=5)  # type: ignore[call-arg]
     assert_type(session.message("id"), Message)
     assert_type(session.recover(), Recovered | None)
     assert_type(session.turns(limit=3), list[TurnInfo])
@@ -296,6 +301,15 @@ def relating(store: Store, session: Session) -> None:
         store.create(parent=session, relation=relation)
     store.create(parent=session, relation="child")  # type: ignore[arg-type]
     store.create(parent=5)  # type: ignore[arg-type]
+
+
+def loading(store: Store, rows: Iterator[tuple[str, list[Message]]]) -> None:
+    report = store.load(rows, progress=lambda done: None)
+    assert_type(report, LoadReport)
+    store.load([("a", [Message.user("x"), Record("state")]), ({"key": "b", "scope": "s"}, [])])
+    store.load([("a", ["text"])])  # type: ignore[list-item]
+    store.load([({"scope": "s"}, [])])  # type: ignore[list-item]
+    store.load([("a", [])], 5)  # type: ignore[call-arg,arg-type]
 
 
 def exporting(store: Store) -> None:
@@ -543,6 +557,13 @@ async def exact_reads(store: AsyncStore, session: AsyncSession) -> None:
     assert_type(await session.message("id"), Message)
 
 
+async def transfer_twins(store: AsyncStore) -> None:
+    assert_type(await store.export("out.jsonl", redact=None), ExportReport)
+    assert_type(await store.copy(store), CopyReport)
+    assert_type(await store.load([("a", [Message.user("x")])]), LoadReport)
+    assert_type(await store.review("ref", redact=["email"]), Review)
+
+
 async def twins() -> None:
     async with holdfast.open_async("agent.db", tenant="t") as store:
         assert_type(store, AsyncStore)
@@ -556,6 +577,8 @@ async def twins() -> None:
         assert_type(await store.stats(), Stats)
         assert_type(await session.append(Message.user("a")), Head)
         assert_type(await session.messages(limit=1), list[Message])
+        async for one in session.iter_messages(after=1, role="user"):
+            assert_type(one, Message)
         assert_type(await session.recover(), Recovered | None)
         assert_type(await session.update(pinned=True), SessionInfo)
         assert_type(await session.enqueue("x"), QueuedInput)
@@ -574,9 +597,6 @@ async def twins() -> None:
         assert_type(await store.restore("ref", keyless=True), SessionInfo)
         assert_type(await store.purge("ref", forks="erase"), PurgeReport)
         await store.purge("ref", forks="both")  # type: ignore[arg-type]
-        assert_type(await store.export("out.jsonl", redact=None), ExportReport)
-        assert_type(await store.copy(store), CopyReport)
-        assert_type(await store.review("ref", redact=["email"]), Review)
         plan = await store.retention(idle="30d")
         assert_type(plan, Plan)
         assert_type(await store.apply(plan, archive="old.jsonl"), RetentionReport)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Literal, Unpack, overload
 
 from msgspec import UNSET, UnsetType
@@ -13,6 +13,7 @@ from holdfast.aio.completion_queue import run_write
 from holdfast.aio.follow import AsyncFollower
 from holdfast.aio.turn import AsyncTurn
 from holdfast.context import GuardedWriter
+from holdfast.history_pages import HistoryPages
 from holdfast.operations import append, head_moves, queries, queue, sessions, turns
 from holdfast.operations.session_changes import SessionUpdate, check_update
 from holdfast.session import Session, context_of, number_of, to_input
@@ -141,6 +142,21 @@ class AsyncSession:
             role=role,
             hidden=hidden,
         )
+
+    def iter_messages(
+        self,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        branch: int | None = None,
+        upto: MessageRef | None = None,
+        role: Role | Sequence[Role] | None = None,
+        hidden: bool | None = None,
+    ) -> AsyncIterator[Message]:
+        """Iterate over part of the history, oldest first, read some hundred at a time."""
+        bounds = queries.HistoryBounds(before=before, after=after, branch=branch, upto=upto)
+        wanted = queries.message_filter(role, hidden)
+        return _each_message(HistoryPages(self._context, self._n, bounds, wanted))
 
     async def message(self, id: str) -> Message:
         """Read one message by its id; `MessageNotFound` if no branch has it."""
@@ -378,3 +394,9 @@ class AsyncSession:
 def sync_of(session: AsyncSession) -> Session:
     """Return the sync twin."""
     return session._session  # noqa: SLF001 - this module's own
+
+
+async def _each_message(pages: HistoryPages) -> AsyncIterator[Message]:
+    while page := await asyncio.to_thread(pages.next):
+        for message in page:
+            yield message

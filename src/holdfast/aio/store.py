@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -28,7 +28,9 @@ from holdfast.values import (
     ImportReport,
     IndexStatus,
     ListOptions,
+    LoadReport,
     Message,
+    NewSession,
     Page,
     Plan,
     PurgeReport,
@@ -132,9 +134,9 @@ class AsyncStore:
         """Return the state of the search index."""
         return await asyncio.to_thread(self._store.index_status)
 
-    async def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> None:
+    async def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Bring the search index up to date now; `progress` is called in another thread."""
-        await asyncio.to_thread(self._store.catch_up_index, progress)
+        return await asyncio.to_thread(self._store.catch_up_index, progress)
 
     async def check_index(self) -> list[str]:
         """Compare the whole search index with the messages; return what is wrong."""
@@ -257,6 +259,18 @@ class AsyncStore:
         `progress` is called in another thread. See `Store.import_`.
         """
         return await asyncio.to_thread(self._store.import_, path, trust=trust, progress=progress)
+
+    async def load(
+        self,
+        sessions: Iterable[tuple[str | NewSession, Iterable[Message | Record]]],
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> LoadReport:
+        """Append to many sessions at once; `sessions` is read, and `progress` called, in a thread.
+
+        See `Store.load`.
+        """
+        return await asyncio.to_thread(self._store.load, sessions, progress=progress)
 
     async def copy(
         self,

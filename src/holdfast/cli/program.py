@@ -76,7 +76,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
     "Check": {
         "recover": "Close turns that a crash left open, keeping all of them.",
         "doctor": "Check a store for problems.",
-        "index": "Show the state of the search index, or rebuild it.",
+        "index": "Show, rebuild or update the search index.",
         "prove": "Prove that nothing is lost on this disk.",
     },
     "Set up": {

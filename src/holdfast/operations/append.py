@@ -74,25 +74,29 @@ def append(
 
     def run(tx: Transaction) -> Head:
         head = find_head(tx, session)
-        stored = tx.stored(head.branch, [item.id for item in batch])
+        stored = tx.stored(head.branch, names)
         fresh = drop_stored(tx, head, batch, stored)
-        state = new_records(tx, head, records)
+        state = new_records(tx, head, records) if records else NO_RECORDS
         if (batch or records) and not fresh and not state:
             return Head(head.branch_no, _last_stored_seq(tx, head, stored, records))
-        check_expected_head(expect, to_head(head))
-        updated = updated_row(tx, session, update)
+        if expect is not None:
+            check_expected_head(expect, to_head(head))
+        updated = None if update is None else updated_row(tx, session, update)
         moved = head
         if fresh or state:
             moved = insert_messages(tx, head, fresh, state=state, among=batch)
-        put_update(tx, update, updated, alone=moved is head)
-        return to_head(moved)
+        if updated is not None:
+            put_update(tx, update, updated, alone=moved is head)
+        return Head(moved.branch_no, moved.seq)
 
-    newest = LOOKBACK_MESSAGES if any(item.message.usage for item in batch) else 0
+    names = tuple([item.id for item in batch])
+    newest = max([LOOKBACK_MESSAGES for item in batch if item.message.usage], default=0)
     # Reading the session's row also keeps PostgreSQL from deciding by a cached head alone.
     items: tuple[PrefetchItem, ...] = () if update is None else ("session",)
-    hint = Prefetch(session, tuple(item.id for item in batch), newest, items)
-    forget = None if update is None else update.forget
-    return Prefetched(run, prefetch_records(hint, records), forget)
+    hint = Prefetch(session, names, newest, items)
+    if records:
+        hint = prefetch_records(hint, records)
+    return Prefetched(run, hint, None if update is None else update.forget)
 
 
 def _last_stored_seq(
@@ -195,7 +199,8 @@ def drop_stored(
 
     Queued input has its id already, so another body under that id is refused as well.
     """
-    refuse_queued_conflict(tx, head, batch)
+    if head.queued:
+        refuse_queued_conflict(tx, head, batch)
     return new_messages(batch, {name: (row.seq, row.body) for name, (_, row) in stored.items()})
 
 
@@ -273,7 +278,8 @@ def store_messages(
     `None` if the blob is missing. By default all of them are stored (`check_file_refs`).
     """
     rows = [message.row for message in messages]
-    tx.add_messages(branch, rows, _blob_uses(messages, find_blob))
+    with_blobs = [message for message in messages if message.blobs or message.blob_refs]
+    tx.add_messages(branch, rows, _blob_uses(with_blobs, find_blob) if with_blobs else ())
 
 
 def _blob_uses(
@@ -306,30 +312,32 @@ def insert_messages(
     """
     messages = [item.message for item in batch]
     turns = stored_turns or {}
-    charged = _newly_charged(tx, head, messages, turns)
+    charged = [m for m in messages if m.usage is not None or m.cost is not None]
+    if charged:
+        charged = _newly_charged(tx, head, charged, turns)
     moved = _advance_head(head, messages, charged, tx.now())
-    check_file_refs(tx, batch)
-    earlier = _calibration_messages(tx, head, charged)
+    check_file_refs(tx, [item for item in batch if item.blob_refs])
+    earlier = _calibration_messages(tx, head, charged) if charged else []
+    number = None if turn is None else turn.number
     fresh = [
-        _new_message(seq, item, turns.get(item.id) if turn is None else turn.number)
+        NewMessage(
+            MessageRow.create(seq, item.id, number or turns.get(item.id), item.body),
+            item.blobs,
+            item.blob_refs,
+        )
         for seq, item in enumerate(batch, head.seq + 1)
     ]
     if fresh:
         store_messages(tx, head.branch, fresh)
     if state:
-        number = store_records(tx, head, among, batch, state)
-        moved = msgspec.structs.replace(moved, records=number)
+        newest = store_records(tx, head, among, batch, state)
+        moved = msgspec.structs.replace(moved, records=newest)
     if turn:
         _update_ledger(tx, turn, messages)
     if charged:
         _add_usage(tx, moved, [*earlier, *messages], charged, turn)
     tx.put_head(moved)
     return moved
-
-
-def _new_message(seq: int, item: EncodedMessage, turn: int | None) -> NewMessage:
-    row = MessageRow.create(seq, item.id, turn, item.body)
-    return NewMessage(row, item.blobs, item.blob_refs)
 
 
 def _advance_head(
@@ -341,10 +349,12 @@ def _advance_head(
         usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)
     if charged and overflows(usage, cost):
         raise TooLarge("usage: the sums of this session would overflow; nothing was stored.")
-    shown = titles.update_preview(messages, head.seq + 1, preview_of(head))
     moved = msgspec.structs.replace(
         head, seq=head.seq + len(messages), updated_at=now, usage=usage, cost=cost
     )
+    if head.preview_rank == titles.RANK_USER:
+        return moved
+    shown = titles.update_preview(messages, head.seq + 1, preview_of(head))
     return moved if shown.seq == head.preview_seq else with_preview(moved, shown)
 
 
@@ -371,9 +381,8 @@ def with_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
 def _newly_charged(
     tx: Transaction, head: HeadRow, messages: Sequence[Message], stored: Mapping[str, int | None]
 ) -> list[Message]:
-    """Return the messages with usage or cost that was not charged to this session before."""
-    costly = [m for m in messages if m.usage is not None or m.cost is not None]
-    costly = [message for message in costly if message.id not in stored]
+    """Return those of messages with usage or cost that were not charged to this session before."""
+    costly = [message for message in messages if message.id not in stored]
     if not costly or head.branch_no == 1:
         return costly
     known = known_ids(tx, head, [message.id for message in costly])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Final, get_args
 
 import msgspec
@@ -16,6 +17,7 @@ from holdfast.storage.rows import HeadRow, MessageRow
 from holdfast.values import Damage, Message, Role
 
 DamageCallback = Callable[[Damage], None]
+_PAGE_MESSAGES: Final = 1000
 _NO_TOOLS: Final = Message(role="user")
 _ROLE_STARTS: Final[dict[Role, bytes]] = {
     role: b'{"role":"%s"' % role.encode() for role in get_args(Role)
@@ -43,8 +45,12 @@ class MessageFilter(msgspec.Struct, frozen=True):
         body = row.body
         if self.hidden and b'"hidden"' not in body and b"\\u" not in body:
             return True
-        starts = (start for role, start in _ROLE_STARTS.items() if role not in self.roles)
-        return body.startswith(tuple(starts))
+        return body.startswith(_starts_of_others(self.roles))
+
+
+@cache
+def _starts_of_others(roles: frozenset[Role]) -> tuple[bytes, ...]:
+    return tuple(start for role, start in _ROLE_STARTS.items() if role not in roles)
 
 
 def read_span(
@@ -63,7 +69,8 @@ def read_span(
     """
     return [
         read_row(snapshot, owner, row, report, strict=strict)
-        for owner, row in _rows(snapshot, path, span, report, last=last)
+        for owner, rows in _pages(snapshot, path, span, report, last=last)
+        for row in rows
     ]
 
 
@@ -82,7 +89,8 @@ def read_matching(
     """
     read = (
         read_row(snapshot, owner, row, report)
-        for owner, row in _rows(snapshot, path, span, report, last=last)
+        for owner, rows in _pages(snapshot, path, span, report, last=last)
+        for row in rows
         if not (wanted.excludes(row) and is_intact(row))
     )
     return [message for message in read if wanted.matches(message)]
@@ -95,7 +103,8 @@ def read_tools(snapshot: Snapshot, path: Path, span: tuple[int, int]) -> list[Me
     """
     return [
         read_row(snapshot, owner, row) if _may_hold_tools(row.body) else _NO_TOOLS
-        for owner, row in _rows(snapshot, path, span)
+        for owner, rows in _pages(snapshot, path, span)
+        for row in rows
     ]
 
 
@@ -103,32 +112,43 @@ def _may_hold_tools(body: bytes) -> bool:
     return b'"tool_' in body or b'"blob"' in body
 
 
-def _rows(
+def _pages(
     snapshot: Snapshot,
     path: Path,
     span: tuple[int, int],
     report: DamageCallback | None = None,
     *,
     last: bool = False,
-) -> Iterator[tuple[str, MessageRow]]:
-    """Yield the rows of `span` with the id of the session that wrote each.
+) -> Iterator[tuple[str, list[MessageRow]]]:
+    """Yield the rows of `span`, some at a time, with the id of the session that wrote them.
 
-    A gap is reported, and raises `Damaged`.
+    What is decoded soon after it was read is still in the processor's cache. A gap is reported, and
+    raises `Damaged`.
     """
     low, high = span
+    end = high + 1 if last else high
     expected = low
-    for owner, rows in snapshot.messages(ranges(path, low, high + 1 if last else high)):
-        for row in rows:
-            if row.seq > high:
-                raise _damaged_history(owner, row.seq, "has messages beyond its head", report)
-            if row.seq != expected:
-                raise _damaged_history(owner, expected, f"lacks message {expected}", report)
-            expected += 1
-            yield owner, row
+    for first in range(low, end + 1, _PAGE_MESSAGES):
+        page = ranges(path, first, min(end, first + _PAGE_MESSAGES - 1))
+        for owner, rows in snapshot.messages(page):
+            for row in rows:
+                if row.seq != expected or expected > high:
+                    raise _damaged_row(owner, row.seq, expected, high, report)
+                expected += 1
+            yield owner, rows
     if expected <= high:
         (lost, *_) = ranges(path, expected, expected)
         what = f"lacks messages {expected} to {high}"
         raise _damaged_history(lost.session_id, expected, what, report)
+
+
+def _damaged_row(
+    owner: str, seq: int, expected: int, high: int, report: DamageCallback | None
+) -> Damaged:
+    """Return the error of a history that has another message than the expected one."""
+    if seq > high:
+        return _damaged_history(owner, seq, "has messages beyond its head", report)
+    return _damaged_history(owner, expected, f"lacks message {expected}", report)
 
 
 def _damaged_history(owner: str, seq: int, what: str, report: DamageCallback | None) -> Damaged:
@@ -174,7 +194,7 @@ def is_intact(row: MessageRow) -> bool:
 
 def check_row(row: MessageRow) -> None:
     """Raise `Damaged` if a message does not match its checksum."""
-    if not is_intact(row):
+    if codec.checksum(row.id, row.turn, row.body) != row.crc:
         raise Damaged(f"message {row.seq} does not match its checksum")
 
 

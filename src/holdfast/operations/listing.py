@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
-from typing import Final, get_args
+from typing import Final, TypeAlias, get_args
 
 import msgspec
 
@@ -48,6 +48,7 @@ from holdfast.values import (
 )
 
 _CURSOR: Final = re.compile(r"([pu]?)([0-9]*)", re.ASCII)
+_SECTION_NAMES: Final = {True: "p", False: "u", None: ""}
 _MAX_BATCH_SESSIONS: Final = 1000
 _LATEST_BATCH_SESSIONS: Final = 20
 _MAX_PAIRS: Final = 32  # of metadata in one list
@@ -70,11 +71,7 @@ class _PageStart(msgspec.Struct, frozen=True):
     before: int | None
 
 
-class _PageEntry(msgspec.Struct, frozen=True):
-    """A session of a page, and where the next page begins if this one ends with it."""
-
-    info: SessionInfo
-    next_page: _PageStart
+_Entry: TypeAlias = tuple[SessionInfo, bool | None, int]  # with its section and activity
 
 
 def check_page_request(request: PageRequest) -> PageRequest:
@@ -122,12 +119,14 @@ def page(
     request = check_page_request(request)
 
     def run(snapshot: Snapshot) -> tuple[tuple[SessionInfo, ...], str | None]:
-        found: list[_PageEntry] = []
-        for item in _iter_entries(snapshot, request, report):
-            if len(found) == request.limit:
-                return tuple(one.info for one in found), _cursor(found[-1].next_page)
-            found.append(item)
-        return tuple(one.info for one in found), None
+        found: list[_Entry] = []
+        for entries in _iter_batches(snapshot, request, report):
+            found += entries
+            if len(found) > request.limit:
+                del found[request.limit :]
+                _, section, activity = found[-1]
+                return tuple([info for info, _, _ in found]), _cursor(section, activity)
+        return tuple([info for info, _, _ in found]), None
 
     return run
 
@@ -152,26 +151,27 @@ def _sections(request: PageRequest) -> tuple[bool | None, ...]:
     return (None,) if request.order == "activity" else (True, False)
 
 
-def _cursor(start: _PageStart) -> str:
-    section = {True: "p", False: "u", None: ""}[start.pinned]
-    return f"{section}{start.before}"
+def _cursor(section: bool | None, activity: int) -> str:  # noqa: FBT001
+    return f"{_SECTION_NAMES[section]}{activity}"
 
 
 # --------------------------------------------------------------------------------------- walking
 
 
-def _iter_entries(
+def _iter_batches(
     snapshot: Snapshot, request: PageRequest, report: DamageCallback
-) -> Iterator[_PageEntry]:
-    """Yield the sessions of the list from the cursor on, in order."""
+) -> Iterator[list[_Entry]]:
+    """Yield the sessions of the list from the cursor on, in order, as they are read."""
     start = _page_start(request)
     sections = _sections(request)
     for section in sections[sections.index(start.pinned) :]:
         before = start.before if section == start.pinned else None
         listing = _section_listing(request, section)
         if listing is not None:
-            for info, activity in _iter_sessions(snapshot, listing, before, request, report):
-                yield _PageEntry(info, _PageStart(section, activity))
+            for found in _iter_sessions(snapshot, listing, before, request.limit):
+                entries = _describe_all(snapshot, found, section, report)
+                wanted = request.state
+                yield [one for one in entries if wanted is None or one[0].state == wanted]
 
 
 def _section_listing(request: PageRequest, section: bool | None) -> SessionFilter | None:  # noqa: FBT001
@@ -187,50 +187,47 @@ def _section_listing(request: PageRequest, section: bool | None) -> SessionFilte
 
 
 def _iter_sessions(
-    snapshot: Snapshot,
-    listing: SessionFilter,
-    before: int | None,
-    request: PageRequest,
-    report: DamageCallback,
-) -> Iterator[tuple[SessionInfo, int]]:
-    """Yield each session in the requested state with its activity; read in batches."""
-    size = min(request.limit + 1, _MAX_BATCH_SESSIONS)  # One more shows if another page follows.
+    snapshot: Snapshot, listing: SessionFilter, before: int | None, limit: int
+) -> Iterator[list[ListedSession]]:
+    """Yield the sessions of a section in batches."""
+    size = min(limit + 1, _MAX_BATCH_SESSIONS)  # One more shows if another page follows.
     while True:
         found = snapshot.list_sessions(listing, before=before, limit=size)
-        forks = _forks(snapshot, found, report)
-        for item in found:
-            info = _describe_or_damaged(snapshot, item, forks, report)
-            before = _activity(item)
-            if request.state in {None, info.state}:
-                yield info, before
+        yield found
         if len(found) < size:
             return
+        before = _activity(found[-1])
         size = _MAX_BATCH_SESSIONS
 
 
-def _forks(
-    snapshot: Snapshot, found: list[ListedSession], report: DamageCallback
-) -> dict[str, int]:
-    ids = [item[0].id for item in found if not isinstance(item, UnreadableSession)]
+def _describe_all(
+    snapshot: Snapshot,
+    found: list[ListedSession],
+    section: bool | None,  # noqa: FBT001
+    report: DamageCallback,
+) -> list[_Entry]:
+    """Return the descriptions of sessions, those of damaged ones with the state `damaged`."""
+    ids = [item[0].id for item in found if isinstance(item, tuple)]
     try:
-        return snapshot.count_forks(ids)
+        forks = snapshot.count_forks(ids)
     except Damaged as error:
         report(Damage(what=str(error)))
-        return {}
-
-
-def _describe_or_damaged(
-    snapshot: Snapshot, item: ListedSession, forks: dict[str, int], report: DamageCallback
-) -> SessionInfo:
-    if isinstance(item, UnreadableSession):
-        report(Damage(what=item.why, session_id=item.id))
-        return _describe_damaged(item.id, item.row, item.head)
-    row, head = item
-    try:
-        return describe(snapshot, row, head, forks=forks.get(row.id, 0))
-    except Damaged as error:
-        report(damage_of(error, row.id))
-        return _describe_damaged(row.id, row, head)
+        forks = {}
+    entries: list[_Entry] = []
+    for item in found:
+        if isinstance(item, UnreadableSession):
+            report(Damage(what=item.why, session_id=item.id))
+            info = _describe_damaged(item.id, item.row, item.head)
+            entries.append((info, section, item.activity))
+            continue
+        row, head = item
+        try:
+            info = describe(snapshot, row, head, forks=forks.get(row.id, 0))
+        except Damaged as error:
+            report(damage_of(error, row.id))
+            info = _describe_damaged(row.id, row, head)
+        entries.append((info, section, head.activity))
+    return entries
 
 
 def _activity(item: ListedSession) -> int:

@@ -30,7 +30,7 @@ from holdfast.operations.history import (
 from holdfast.operations.positions import check_position, find_message, resolve_position
 from holdfast.operations.queue import queued_message
 from holdfast.operations.records import read_record
-from holdfast.operations.session_fields import info_fields
+from holdfast.operations.session_fields import to_info
 from holdfast.operations.turns import is_abandoned
 from holdfast.storage.ancestry import Segment, cut_segment, record_ranges, seq_range
 from holdfast.storage.prefetch import Prefetch, Prefetched
@@ -82,28 +82,11 @@ def describe(
     """
     counted = snapshot.count_forks([row.id]).get(row.id, 0) if forks is None else forks
     try:
-        return _describe(row, head, _state(snapshot, head), counted)
+        return to_info(row, head, _state(snapshot, head), counted)
     except ValueError as error:
         raise Damaged(
             f"session {row.id} cannot be described ({type(error).__name__}); run store.verify()."
         ) from error
-
-
-def _describe(row: SessionRow, head: HeadRow, state: SessionState, forks: int) -> SessionInfo:
-    return SessionInfo(
-        **info_fields(row),
-        state=state,
-        updated_at=to_datetime(head.updated_at),
-        turns=head.turns,
-        messages=head.seq,
-        usage=head.usage,
-        cost=from_pico(head.cost),
-        preview=head.preview,
-        trashed=row.trashed_at is not None,
-        branches=head.branch_no,
-        forks=forks,
-        interrupted=state == "interrupted",
-    )
 
 
 def _state(snapshot: Snapshot, head: HeadRow) -> SessionState:
@@ -120,7 +103,10 @@ def find_with_interrupted(find: Query[RowT]) -> Query[tuple[RowT, bool]]:
         row = find(snapshot)
         if row is None:
             return row, False
-        return row, _state(snapshot, _require_head(snapshot, row.n)) == "interrupted"
+        head = snapshot.head(row.n)
+        if head is None:
+            raise Damaged(f"the head of session {row.id} is missing; run store.verify().")
+        return row, _state(snapshot, head) == "interrupted"
 
     return run
 
@@ -259,14 +245,36 @@ def head(session: int) -> Query[Head]:
     return Prefetched(run, Prefetch(session))
 
 
+class HistoryBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of which history to read; see `Session.messages`."""
+
+    before: int | None = None
+    after: int | None = None
+    branch: int | None = None
+    upto: MessageRef | None = None
+
+
+_WHOLE: Final = HistoryBounds()
+
+
+def check_bounds(bounds: HistoryBounds) -> HistoryBounds:
+    """Return the bounds; raise, naming the field, if a value is not valid."""
+    for name in ("before", "after"):
+        value = getattr(bounds, name)
+        if value is not None:
+            validation.check_number(value, name)
+    branch = bounds.branch
+    if branch is not None:
+        branch = validation.check_number(branch, "branch", lowest=1)
+    upto = check_position(bounds.upto, "upto")
+    return msgspec.structs.replace(bounds, branch=branch, upto=upto)
+
+
 def messages(
     session: int,
+    bounds: HistoryBounds,
     *,
     limit: int | None,
-    before: int | None,
-    after: int | None,
-    branch: int | None,
-    upto: MessageRef | None,
     wanted: MessageFilter | None,
     report: DamageCallback,
 ) -> Query[list[Message]]:
@@ -274,19 +282,13 @@ def messages(
 
     Of the messages that are `wanted`, pages are read until there are `limit`.
     """
-    for name, value in (("limit", limit), ("before", before), ("after", after)):
-        if value is not None:
-            validation.check_number(value, name)
-    if branch is not None:
-        branch = validation.check_number(branch, "branch", lowest=1)
-    upto = check_position(upto, "upto")
+    bounds = check_bounds(bounds)
+    after = bounds.after
+    if limit is not None:
+        validation.check_number(limit, "limit")
 
     def run(snapshot: Snapshot) -> list[Message]:
-        row = _on_branch(snapshot, _require_head(snapshot, session), branch)
-        end = before
-        if upto is not None:
-            row, seq = _at(snapshot, row, upto, branch)
-            end = seq + 1 if before is None else min(before, seq + 1)
+        row, end = _locate(snapshot, _require_head(snapshot, session), bounds)
         if wanted is None:
             span = seq_range(row.seq, limit=limit, before=end, after=after)
             return read_messages(snapshot, row, span, report=report)
@@ -296,9 +298,58 @@ def messages(
             return reader.read(span)
         return reader.next(span, limit) if _is_forward(after, end) else reader.newest(span, limit)
 
-    at_the_end = before is None and after is None and branch is None and upto is None
-    newest = _prefetched_messages(limit, wanted) if at_the_end and limit is not None else 0
+    newest = _prefetched_messages(limit, wanted) if bounds == _WHOLE and limit is not None else 0
     return Prefetched(run, Prefetch(session, newest=newest))
+
+
+class HistoryPart(msgspec.Struct, frozen=True):
+    """Messages `first` to `last` of one branch's history, of which `size` are read next."""
+
+    branch: int
+    first: int
+    last: int
+    size: int
+
+
+def history_page(
+    session: int,
+    part: HistoryPart | HistoryBounds,
+    wanted: MessageFilter | None,
+    report: DamageCallback,
+) -> Query[tuple[list[Message], HistoryPart]]:
+    """Return the first messages of a part of a history, and the part that remains.
+
+    Messages of a branch stay, so what remains is whole whatever is written between two pages.
+    """
+
+    def run(snapshot: Snapshot) -> tuple[list[Message], HistoryPart]:
+        head = _require_head(snapshot, session)
+        rest = part if isinstance(part, HistoryPart) else _part(snapshot, head, part)
+        span = (rest.first, min(rest.last, rest.first + rest.size - 1))
+        path = snapshot.path(rest.branch, rest.first)
+        last = (head.branch, head.seq) == (rest.branch, span[1])
+        if wanted is None:
+            found = read_span(snapshot, path, span, last=last, report=report)
+        else:
+            found = read_matching(snapshot, path, span, wanted, last=last, report=report)
+        return found, HistoryPart(rest.branch, span[1] + 1, rest.last, _next_page(rest.size))
+
+    return Prefetched(run, Prefetch(session))
+
+
+def _part(snapshot: Snapshot, head: HeadRow, bounds: HistoryBounds) -> HistoryPart:
+    row, end = _locate(snapshot, head, bounds)
+    first, last = seq_range(row.seq, limit=None, before=end, after=bounds.after)
+    return HistoryPart(row.branch, first, last, _FIRST_PAGE_MESSAGES)
+
+
+def _locate(snapshot: Snapshot, head: HeadRow, bounds: HistoryBounds) -> tuple[HeadRow, int | None]:
+    """Return the history that the bounds name, and the seq that the part ends before."""
+    row = _on_branch(snapshot, head, bounds.branch)
+    if bounds.upto is None:
+        return row, bounds.before
+    row, seq = _at(snapshot, row, bounds.upto, bounds.branch)
+    return row, seq + 1 if bounds.before is None else min(bounds.before, seq + 1)
 
 
 def _prefetched_messages(limit: int, wanted: MessageFilter | None) -> int:

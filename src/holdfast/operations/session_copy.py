@@ -32,6 +32,7 @@ from holdfast.operations.session_import import (
     StoredFamily,
     first_difference,
     key_holder,
+    key_holders,
     record_identity,
     stored_records,
 )
@@ -103,8 +104,11 @@ def copy_sessions(
         attempted.update(
             s.source_id for s in sessions if not s.is_stub and not existing[s.source_id]
         )
+        rows = [session.row for session in sessions]
+        taken = {row.key for row in key_holders(tx, rows).values()}
+        free_keys = {row.key for row in rows if row.key is not None} - taken
         for family in families:
-            _FamilyCopy(tx, source, existing, result, is_copied).run(family)
+            _FamilyCopy(tx, source, existing, result, is_copied, free_keys=free_keys).run(family)
         return result
 
     return run
@@ -160,12 +164,13 @@ def gone_records(
     return found
 
 
-def _lock_existing(tx: Transaction, names: Iterable[str]) -> dict[str, SessionRow | None]:
+def _lock_existing(tx: Transaction, names: Sequence[str]) -> dict[str, SessionRow | None]:
     """Return the sessions that exist here, with their rows locked until the commit.
 
     They are locked in order of their numbers, so that concurrent copies do not deadlock.
     """
-    rows = {name: tx.find_session(id=name, stubs=True) for name in names}
+    found_rows = tx.sessions_by_id(list(names))
+    rows = {name: found_rows.get(name) for name in names}
     found = [(row.n, name) for name, row in rows.items() if row is not None and not row.purged_at]
     for n, name in sorted(found):
         rows[name] = tx.session(n)
@@ -174,16 +179,17 @@ def _lock_existing(tx: Transaction, names: Iterable[str]) -> dict[str, SessionRo
 
 def refuse_diverged(
     snapshot: Snapshot,
-    sessions: Iterable[ImportedSession],
+    sessions: Sequence[ImportedSession],
     source: CopySource,
     is_copied: Callable[[str], bool],
 ) -> None:
     """Raise `Diverged` if a session exists here and is not an earlier copy, or its key is taken."""
     reasons: dict[str | None, str] = {}
+    existing = snapshot.sessions_by_id([session.source_id for session in sessions])
+    holders = key_holders(snapshot, [session.row for session in sessions])
     for session in sessions:
-        row = snapshot.find_session(id=session.source_id, stubs=True)
+        row, taken = existing.get(session.source_id), holders.get(session.row.id)
         why = None if row is None else _Comparison(snapshot, session, row, source).divergence()
-        taken = key_holder(snapshot, session.row)
         if why is None and taken is not None and not is_copied(taken.id):
             why = f"session {taken.id} has its key in the target"
         if why is not None:
@@ -363,13 +369,15 @@ class _FamilyCopy:
         rows: Mapping[str, SessionRow | None],
         result: CopyResult,
         is_copied: Callable[[str], bool],
+        *,
+        free_keys: set[str],
     ) -> None:
         self._tx = tx
         self._source = source
         self._existing = rows
         self._result = result
         self._is_copied = is_copied
-        self._stored = StoredFamily()
+        self._stored = StoredFamily(free_keys=free_keys)
         self._import_result = ImportResult(damage=result.damage)
 
     def run(self, family: Sequence[ImportedSession]) -> None:
@@ -427,7 +435,7 @@ class _FamilyCopy:
 
         Its row is locked and read again first: another session may have taken the key by now.
         """
-        taken = key_holder(self._tx, row)
+        taken = None if row.key in self._stored.free_keys else key_holder(self._tx, row)
         if taken is None or not self._is_copied(taken.id):
             return
         locked = self._tx.session(taken.n)

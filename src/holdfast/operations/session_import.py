@@ -46,7 +46,8 @@ from holdfast.storage.rows import (
 from holdfast.titles import RANK_USER, Preview
 from holdfast.values import BranchReason, Damage, Demotion, SessionProvenance, Usage
 
-_BATCH_ENTRIES: Final = 200
+_BATCH_ENTRIES: Final = 1_000
+_BATCH_BYTES: Final = 1_000_000
 
 
 class NewBranch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,18 +142,27 @@ SessionItem: TypeAlias = NewTurn | UsageRow | QueueRow | NewDraft
 ImportItem: TypeAlias = ImportedMessage | ImportedRecord | SessionItem
 
 
-class EntryBatch(msgspec.Struct, frozen=True):
+class EntryBatch(msgspec.Struct):
     """Messages and records of one branch that follow each other."""
 
     branch: int
     messages: list[ImportedMessage]
     records: list[ImportedRecord]
+    size: int = 0  # of the bodies and blobs, in bytes
+
+    def add(self, item: ImportedMessage | ImportedRecord) -> None:
+        """Add the next message or record."""
+        if isinstance(item, ImportedMessage):
+            self.messages.append(item)
+        else:
+            self.records.append(item)
+        self.size += len(item.row.body) + sum(len(data) for _, data in item.blobs)
 
     def takes(self, item: ImportItem) -> bool:
         """True if an item is of the same branch, and there is room for it."""
         if not isinstance(item, ImportedMessage | ImportedRecord) or item.branch != self.branch:
             return False
-        return len(self.messages) + len(self.records) < _BATCH_ENTRIES
+        return len(self.messages) + len(self.records) < _BATCH_ENTRIES and self.size < _BATCH_BYTES
 
 
 class SessionSource(Protocol):
@@ -221,21 +231,24 @@ def restore_list_order(sessions: Iterable[tuple[int, int]]) -> Operation[None]:
     numbers = [n for _, n in sorted(sessions)]
 
     def run(tx: Transaction) -> None:
-        # Locked in order of their numbers, so that concurrent imports do not deadlock.
-        heads = {n: tx.head(n) for n in sorted(numbers)}
-        for head in map(heads.__getitem__, numbers):
-            if head is not None:
-                tx.put_head(head)
+        heads = tx.heads(numbers)
+        for n in numbers:
+            if n in heads:
+                tx.put_head(heads[n])
 
     return run
 
 
 class StoredFamily(msgspec.Struct):
-    """What is stored of a family: branch numbers and previews by (session, branch), and blobs."""
+    """What is stored of a family: branch numbers and previews by (session, branch), and blobs.
+
+    `free_keys` are those that no session has here; each is used once.
+    """
 
     branches: dict[tuple[str, int], int] = {}
     previews: dict[tuple[str, int], Preview] = {}
     blobs: set[str] = set()
+    free_keys: set[str] = set()
 
 
 class _FamilyImport:
@@ -486,20 +499,21 @@ def _batches(items: Iterable[ImportItem]) -> Iterator[EntryBatch | SessionItem]:
             yield item
             continue
         batch = batch or EntryBatch(item.branch, [], [])
-        if isinstance(item, ImportedMessage):
-            batch.messages.append(item)
-        else:
-            batch.records.append(item)
+        batch.add(item)
     if batch is not None:
         yield batch
 
 
 def key_holder(snapshot: Snapshot, row: SessionRow) -> SessionRow | None:
     """Return the other session that has the key of this one; `None` if there is none."""
-    if row.key is None or row.trashed_at is not None:
-        return None
-    found = snapshot.find_session(key=row.key)
-    return None if found is None or found.id == row.id else found
+    return key_holders(snapshot, [row]).get(row.id)
+
+
+def key_holders(snapshot: Snapshot, rows: Iterable[SessionRow]) -> dict[str, SessionRow]:
+    """Return the other sessions that have the keys of these, by the ids of these."""
+    keyed = [(row.id, row.key) for row in rows if row.key is not None and row.trashed_at is None]
+    found = snapshot.sessions_by_key({key for _, key in keyed})
+    return {id: found[key] for id, key in keyed if key in found and found[key].id != id}
 
 
 class SessionWriter:
@@ -594,6 +608,9 @@ class SessionWriter:
     def _row_with_free_key(self) -> SessionRow:
         """Return the session's row, without its key if another session here has it."""
         row = self._session.row
+        if row.key in self._stored.free_keys:
+            self._stored.free_keys.remove(row.key)
+            return row
         taken = key_holder(self._tx, row)
         if taken is None:
             return row

@@ -51,7 +51,7 @@ def _compare_growth(
     for message in reversed(before):
         if message.status in _NOT_COMPARABLE or any(isinstance(p, Thinking) for p in message.parts):
             return None
-        estimated += tokens.of_message(message) if message.tokens is None else message.tokens
+        estimated += tokens.of_message(message)
         sent = reported_usage(message)
         if sent is not None:
             counted = usage.input - sent.input

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast import codec, tokens
+from holdfast import codec
 from holdfast.clock import to_datetime
 from holdfast.draft_parts import DraftChunk, DraftOpening, merge_deltas
 from holdfast.errors import SessionBusy, TooLarge
@@ -293,9 +293,7 @@ def _insert_partial(tx: Transaction, head: HeadRow, partial: Message, turn: Turn
 
 
 def _as_stored(partial: Message, seq: int, turn: str) -> Message:
-    return msgspec.structs.replace(
-        partial, seq=seq, turn_id=turn, tokens=tokens.of_message(partial)
-    )
+    return msgspec.structs.replace(partial, seq=seq, turn_id=turn)
 
 
 def _close_tools(tx: Transaction, turn: TurnRow) -> list[ToolRow]:

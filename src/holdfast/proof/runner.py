@@ -29,7 +29,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -314,7 +313,7 @@ class _WriterProcesses:
 
     def _start(self, writer: int) -> None:
         # A signal during the start would leave a process that is never ended.
-        defer_signals(partial(self._launch, writer))
+        defer_signals(self._launch, writer)
 
     def _launch(self, writer: int) -> None:
         self._lives[writer] += 1

@@ -25,6 +25,8 @@ def document(message: Message) -> Document:
     """Return the searchable text of a message."""
     if message.status in {"damaged", "erased"}:
         return Document()
+    if len(message.parts) == 1 and isinstance(part := message.parts[0], Text):
+        return Document(part.text)
     thinking = (part.text for part in message.parts if isinstance(part, Thinking))
     return Document(_lines(_texts(message.parts)), _lines(thinking))
 

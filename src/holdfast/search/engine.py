@@ -9,12 +9,13 @@ page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from heapq import nsmallest
 from itertools import islice
-from typing import TypeAlias
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -23,12 +24,12 @@ from holdfast.operations.history import DamageCallback, read_row, read_span
 from holdfast.search import indexer, scan
 from holdfast.search.document import Document, document
 from holdfast.search.manager import IndexManager, NoUsableIndex
-from holdfast.search.match import fits_title, matches, score
+from holdfast.search.match import fits_title, match_title, score
 from holdfast.search.protocol import Bounds, Candidate, Chunk, IndexStorage, SearchPrefetch
+from holdfast.search.query import Query
 from holdfast.search.request import MAX_HITS, Rank, SearchRequest
 from holdfast.search.scan import ScanBudget
 from holdfast.search.snippet import Snippet, snippet
-from holdfast.search.tokenize import parts, words
 from holdfast.search.visibility import Visibility
 from holdfast.storage.ancestry import Path, Segment
 from holdfast.storage.protocol import Backend, Snapshot
@@ -48,17 +49,20 @@ def search(
 
     Query the index, and scan the log for messages that it lacks. An index that is behind is first
     brought up to date as far as that is quick; if it will be soon, only the newest of the messages
-    that it lacks are scanned, and the page has the number of the others. Without a usable index,
-    scan the log only.
+    that it lacks are scanned. Without a usable index, and for a query of punctuation only, the log
+    is scanned up to the deadline of the store. The page has the number of messages that were not
+    searched.
     """
-    prefetch, budget = _prefetch(request), ScanBudget()
+    texts, searched = _scan_budget(backend), 0
     page: Page[Hit] | None = None
-    searched = 0
-    if index.location is not None:
+    if index.location is not None and _index_helps(request.query):
+        budget = _scan_budget(backend)
+        prefetch = _prefetch(request)
         for caught_up in (False, True):
             with suppress(NoUsableIndex), index.snapshot(prefetch) as (storage, log, behind):
                 if caught_up or not behind:
-                    page = _Search(log, storage, request, report, budget, behind=behind).page()
+                    budgets = budget, texts
+                    page = _Search(log, storage, request, report, budgets, behind=behind).page()
                     if budget.exceeded:
                         searched = storage.message_count() + budget.scanned
             if caught_up or page is not None:
@@ -66,12 +70,25 @@ def search(
             if index.catch_up_briefly():
                 budget = ScanBudget(_SCAN_S)
     if page is None:
-        return backend.read(
-            lambda log: _Search(log, None, request, report, ScanBudget(), behind=True).page()
+        budget = _scan_budget(backend)
+        page = backend.read(
+            lambda log: _Search(log, None, request, report, (budget, texts), behind=True).page()
         )
-    if not budget.exceeded:
+        searched = budget.scanned
+    if not (budget.exceeded or texts.exceeded):
         return page
+    searched = searched if budget.exceeded else texts.scanned
     return msgspec.structs.replace(page, behind=max(1, index.stored_messages() - searched))
+
+
+def _scan_budget(backend: Backend) -> ScanBudget:
+    """Return the budget of what no index will have soon."""
+    return ScanBudget(backend.deadline)
+
+
+def _index_helps(query: Query) -> bool:
+    """True if the query has a word: an index has no punctuation, and never will."""
+    return not query.needs_scan or any(term.tokens for term in query.wanted)
 
 
 def _prefetch(request: SearchRequest) -> SearchPrefetch:
@@ -93,20 +110,31 @@ def _required_title_words(request: SearchRequest) -> list[str] | None:
     return [word for term in query.wanted for word in term.parts or term.tokens][:_MAX_TITLE_WORDS]
 
 
-@lru_cache(maxsize=65_536)
-def _title_words(title: str) -> frozenset[str]:
-    return frozenset((*words(title), *parts(title)))
-
-
 def _in_chunks(entries: Iterator[Candidate]) -> Iterator[Chunk]:
     """Group candidates whose counts are plain frequencies."""
     while batch := list(islice(entries, _READ_BATCH)):
         yield Chunk(batch, tuple)
 
 
-def _age_factor(hours: int) -> float:
-    """Return the factor by which the score of a message of this age is reduced."""
-    return score((), 0, hours / 24)
+class _WordScores(dict[tuple[Any, int], float]):
+    """The scores of a chunk's term counts with a length, without the age of the message."""
+
+    def __init__(self, frequencies: Callable[[Any], tuple[int, ...]]) -> None:
+        super().__init__()
+        self._frequencies = frequencies
+
+    def __missing__(self, key: tuple[Any, int]) -> float:
+        counts, length = key
+        self[key] = found = score(self._frequencies(counts), length, 0.0)
+        return found
+
+
+class _AgeFactors(dict[int, float]):
+    """The factors by which the scores of messages are reduced, by age in hours."""
+
+    def __missing__(self, hours: int) -> float:
+        self[hours] = factor = score((), 0, hours / 24)
+        return factor
 
 
 # A scored match: its rank (five fields), the hash of the message's id (for a title a unique number
@@ -143,10 +171,11 @@ class _Search:
         storage: IndexStorage | None,
         request: SearchRequest,
         report: DamageCallback,
-        budget: ScanBudget,
+        budgets: tuple[ScanBudget, ScanBudget],
         *,
         behind: bool,
     ) -> None:
+        """Search with one budget for messages that the index lacks, and one for texts."""
         self._snapshot = snapshot
         self._request = request
         self._report = report
@@ -156,14 +185,12 @@ class _Search:
         self._visibility = Visibility(
             snapshot, self._passes_filters, all_branches=request.all_branches, only=self._session
         )
-        # An index has no punctuation; it helps only if the query has at least one word, too.
-        helps = not self._query.needs_scan or any(term.tokens for term in self._query.wanted)
-        self._storage = storage if helps else None
-        self._budget = budget if helps else ScanBudget()  # The index will never have the rest.
-        self._behind = behind or not helps
+        self._storage = storage
+        self._budget, self._text_budget = budgets
+        self._behind = behind
         self._rows: dict[tuple[int, int], tuple[str, MessageRow]] = {}
-        self._word_scores: dict[tuple[object, int], float] = {}
-        self._age_factors: dict[int, float] = {}
+        self._word_scores: dict[Callable[[Any], tuple[int, ...]], _WordScores] = {}
+        self._age_factors = _AgeFactors()
 
     def page(self) -> Page[Hit]:
         """Return the best hits after the cursor."""
@@ -194,26 +221,16 @@ class _Search:
 
         A message that is on several branches counts once.
         """
-        best: dict[str, ScoredMatch] = {}
-        id_hashes: dict[str, set[int]] = {}
-        lineages: dict[int, str] = {}
+        by_session: defaultdict[int, list[ScoredMatch]] = defaultdict(list)
         for item in items:
-            session = item[6]
-            lineage = lineages.get(session.n)
-            if lineage is None:
-                lineage = lineages[session.n] = self._visibility.lineage(session)
-            known = best.get(lineage)
-            if known is None:
-                best[lineage], id_hashes[lineage] = item, {item[5]}
-                continue
-            id_hashes[lineage].add(item[5])
-            if item < known:
-                best[lineage] = item
-        order = sorted(best, key=lambda lineage: best[lineage][:5])
-        return [
-            _RankedHit(Rank(*best[lineage][:5]), best[lineage][6], len(id_hashes[lineage]) - 1)
-            for lineage in order
-        ]
+            by_session[item[6].n].append(item)
+        by_lineage: defaultdict[str, list[ScoredMatch]] = defaultdict(list)
+        for group in by_session.values():
+            by_lineage[self._visibility.lineage(group[0][6])] += group
+        # No two have the same rank, their first five fields, so sessions are never compared.
+        best = [(min(group), len({item[5] for item in group})) for group in by_lineage.values()]
+        best.sort(key=itemgetter(0))
+        return [_RankedHit(Rank(*item[:5]), item[6], count - 1) for item, count in best]
 
     def _rank_all(self, items: list[ScoredMatch]) -> list[_RankedHit]:
         """Return all matches in order, each message once."""
@@ -251,17 +268,14 @@ class _Search:
         A score is the product of a factor for the words and one for the age. Both repeat often, so
         they are cached.
         """
-        weights, ages, now, scores = self._word_scores, self._age_factors, self._now, []
-        for _, _, at, _, length, counts in chunk.candidates:
-            weight, age = weights.get((counts, length)), (now - at) // _HOUR_US
-            if weight is None:
-                weight = score(chunk.frequencies(counts), length, 0.0)
-                weights[counts, length] = weight
-            factor = ages.get(age)
-            if factor is None:
-                factor = ages[age] = _age_factor(age)
-            scores.append(-weight * factor)
-        return scores
+        ages, now = self._age_factors, self._now
+        weights = self._word_scores.get(chunk.frequencies)
+        if weights is None:
+            weights = self._word_scores[chunk.frequencies] = _WordScores(chunk.frequencies)
+        return [
+            -weights[counts, length] * ages[(now - at) // _HOUR_US]
+            for _, _, at, _, length, counts in chunk.candidates
+        ]
 
     def _likely_hits(self, entries: Sequence[Candidate], scores: Sequence[float]) -> list[Segment]:
         """Guess which messages the page will show: the best of each branch, if all are visible."""
@@ -322,6 +336,8 @@ class _Search:
         query, bounds, thinking = self._query, self._request.bounds, self._request.thinking
         entries = (entry for chunk in found for entry in chunk.candidates)
         while batch := list(islice(entries, _READ_BATCH)):
+            if not self._text_budget.spend(len(batch)):
+                return
             segments = [Segment(entry[0], entry[1], entry[1], "") for entry in batch]
             read = zip(segments, self._snapshot.messages(segments), strict=True)
             for segment, (owner, rows) in read:
@@ -332,8 +348,9 @@ class _Search:
                         yield match
 
     def _passes_filters(self, session: SessionRow | BranchOwner) -> bool:
-        titled = not self._query.filters.title or fits_title(self._query, session.title)
-        return titled and self._request.accepts(session)
+        if self._query.filters.title and not fits_title(self._query, session.title):
+            return False
+        return not self._request.filters_sessions or self._request.accepts(session)
 
     # --------------------------------------------------------------------------------- titles
 
@@ -346,21 +363,17 @@ class _Search:
         )
         if needed is None:
             return
-        # A cheap test excludes most titles that have a word only as part of another one.
-        plain = [term for term in query.wanted if not term.prefix and not term.parts]
-        whole = {word for term in plain for word in term.tokens}
+        wanted, unwanted, weights = query.wanted, query.unwanted, _WordScores(tuple)
         for session in self._snapshot.titled(needed):
             at = session.updated_at
             too_early = bounds.since is not None and at < bounds.since
             too_late = bounds.until is not None and at >= bounds.until
             if too_early or too_late or not self._is_searched(session):
                 continue
-            if not whole <= _title_words(session.title or ""):
-                continue
-            match = matches(query, Document(session.title or ""))
+            match = match_title(wanted, unwanted, session.title or "")
             if match is not None:
-                weight = score(match.frequencies, match.length, 0.0)
-                weight *= _age_factor((self._now - at) // _HOUR_US)
+                weight = weights[match.frequencies, match.length]
+                weight *= self._age_factors[(self._now - at) // _HOUR_US]
                 yield 0, -weight, -at, -session.n, 0, -session.n, session
 
     def _is_searched(self, session: BranchOwner) -> bool:

@@ -47,15 +47,27 @@ _MAX_WAL_BYTES: Final = 16_000_000  # before a write; one write adds about as mu
 
 _STATE_NAMES: Final = ("stamp", "activity", "erasures", "anchor")
 _STATE: Final = f"SELECT name, value FROM meta WHERE name IN {_STATE_NAMES}"  # noqa: S608 - ours
+_SEPARATOR: Final = "|"  # of the columns of words (_ADD_WORDS); no token has it
 _ADD: Final = (
-    "INSERT INTO docs (n, place, role, at, length, thought, mark) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO docs (n, place, role, at, length, thought, mark) SELECT ?1 + key, value ->> 0, "
+    "value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?2)"
 )
-_ADD_WORDS: Final = "INSERT INTO found (rowid, text, parts, thinking) VALUES (?, ?, ?, ?)"
+_ADD_WORDS: Final = """
+INSERT INTO found (rowid, text, parts, thinking)
+SELECT ?1 + key, substr(value, 1, first - 1), substr(value, first + 1, second - 1),
+  substr(value, first + second + 1)
+FROM (
+  SELECT key, value, first, instr(substr(value, first + 1), '|') AS second
+  FROM (SELECT key, value, instr(value, '|') AS first FROM json_each(?2) WHERE value <> '||')
+)
+"""
 _DROP_WORDS: Final = (
     "INSERT INTO found (found, rowid, text, parts, thinking) VALUES ('delete', ?, ?, ?, ?)"
 )
 _CLEAR_LENGTHS: Final = "UPDATE docs SET length = ?, thought = 0 WHERE n = ?"
 _CHUNK: Final = 1000
+_COUNT_BITS: Final = 31  # of the number of instances of a phrase in a row
+_COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 _inherited: list[IndexFile] = []
 
 
@@ -330,26 +342,29 @@ class IndexFile:
 
     # ----------------------------------------------------------------------- adding, removing
 
-    @index_errors()
-    def add(self, docs: Sequence[IndexedMessage]) -> None:
-        """Add consecutive messages of one branch."""
-        if not docs:
-            return
-        n = (self._value("SELECT max(n) FROM docs") or 0) + 1
-        rows, texts = [], []
-        for number, doc in enumerate(docs, n):
+    def prepare(self, docs: Sequence[IndexedMessage]) -> _Rows:
+        """Return the rows of some messages: their columns and their words as JSON."""
+        rows, texts, size = [], [], 0
+        for doc in docs:
             text, thinking = words(doc.document.text), words(doc.document.thinking)
             length = UNSEARCHABLE_LENGTH if doc.unreadable else len(text)
             rows.append(
-                (number, doc.branch << _BRANCH_BITS | doc.seq, ROLES.index(doc.role), doc.at,
-                 length, len(thinking), id_hash(doc.id))
+                (doc.branch << _BRANCH_BITS | doc.seq, ROLES.index(doc.role), doc.at, length,
+                 len(thinking), id_hash(doc.id))
             )  # fmt: skip
-            if text or thinking:
-                texts.append((number, *_word_columns(text, doc.document, thinking)))
-        self._connection.executemany(_ADD, rows)
-        self._connection.executemany(_ADD_WORDS, texts)
-        self._add_run(docs[0].branch, docs[0].seq, docs[-1].seq, n)
-        self._add_text_size(sum(_text_size(doc.document) for doc in docs))
+            texts.append(_SEPARATOR.join(_word_columns(text, doc.document, thinking)))
+            size += _text_size(doc.document)
+        return _Rows(_json(rows), _json(texts), _runs(docs), size)
+
+    @index_errors()
+    def add(self, rows: _Rows) -> None:
+        """Add prepared messages, in statements that do not hold the interpreter."""
+        n = (self._value("SELECT max(n) FROM docs") or 0) + 1
+        self._connection.execute(_ADD, (n, rows.docs))
+        self._connection.execute(_ADD_WORDS, (n, rows.words))
+        for branch, first, last, offset in rows.runs:
+            self._add_run(branch, first, last, n + offset)
+        self._add_text_size(rows.size)
 
     def _add_run(self, branch: int, first: int, last: int, n: int) -> None:
         """Store the numbers of messages: extend the run that ends before them, or add one."""
@@ -529,6 +544,31 @@ class IndexFile:
         return min(first for first, _ in known), max(last for _, last in known)
 
 
+class _Rows(msgspec.Struct):
+    """Messages to add: rows of `docs`, words of `found`, runs with their offset; text size."""
+
+    docs: str
+    words: str
+    runs: list[tuple[int, int, int, int]]
+    size: int
+
+
+def _json(rows: object) -> str:
+    return msgspec.json.encode(rows).decode()
+
+
+def _runs(docs: Sequence[IndexedMessage]) -> list[tuple[int, int, int, int]]:
+    """Return the runs of messages that follow each other on a branch, and their offsets."""
+    found: list[tuple[int, int, int, int]] = []
+    for offset, doc in enumerate(docs):
+        if found and (found[-1][0], found[-1][2] + 1) == (doc.branch, doc.seq):
+            branch, first, _, start = found[-1]
+            found[-1] = branch, first, doc.seq, start
+        else:
+            found.append((doc.branch, doc.seq, doc.seq, offset))
+    return found
+
+
 def _word_columns(text: list[str], document: Document, thinking: list[str]) -> tuple[str, str, str]:
     return " ".join(text), " ".join(parts(document.text)), " ".join(thinking)
 
@@ -568,9 +608,15 @@ class _PhraseCounts:
 
     def frequencies(self, counts: int | str) -> tuple[int, ...]:
         """Return how often each term occurs."""
-        if isinstance(counts, int):
-            return (counts,) if self.simple == 1 else (1,) * self.simple
-        numbers = [int(count) for count in counts.split(",")]
+        if self.simple == 1:
+            return (int(counts),)
+        if counts == self.simple:
+            return (1,) * self.simple
+        numbers = (
+            (counts >> _COUNT_BITS, counts & _COUNT_MASK)
+            if isinstance(counts, int)
+            else [int(count) for count in counts.split(",")]
+        )
         found, at = [], 0
         for phrases in self._phrases:
             found.append(max(numbers[at : at + phrases]))
@@ -579,12 +625,16 @@ class _PhraseCounts:
 
 
 def _count_phrases(api: apsw.FTS5ExtensionApi, *values: Any) -> int | str:  # noqa: ANN401 - any SQL value
-    """Return the number of instances of each phrase in a row; their sum if that is enough."""
+    """Return the number of instances of each phrase in a row; their sum if that is enough.
+
+    Two numbers are returned as one, which takes less time than a text.
+    """
     simple: int = values[0]
-    if simple:
-        instances = api.inst_count
-        if simple in (1, instances):
-            return instances
-    return ",".join(
-        str(sum(map(len, api.phrase_locations(phrase)))) for phrase in range(api.phrase_count)
-    )
+    instances = api.inst_count
+    if simple in (1, instances):
+        return instances
+    phrases = api.phrase_count
+    if phrases == 2:  # noqa: PLR2004 - the most frequent case: the second has the rest of them
+        first = sum(map(len, api.phrase_locations(0)))
+        return first << _COUNT_BITS | instances - first
+    return ",".join(str(sum(map(len, api.phrase_locations(n)))) for n in range(phrases))

@@ -10,6 +10,8 @@ index's progress once it has the writer lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Self
 
 import msgspec
 
@@ -17,7 +19,7 @@ from holdfast.clock import EPOCH, to_micros
 from holdfast.errors import Damaged
 from holdfast.operations.history import read_row
 from holdfast.search.document import Document, document
-from holdfast.search.protocol import Anchor, IndexedMessage, IndexStorage
+from holdfast.search.protocol import Anchor, IndexedMessage, IndexStorage, PreparedRows
 from holdfast.storage.ancestry import Segment, refuse_lacking_parent
 from holdfast.storage.protocol import Backend, Snapshot
 from holdfast.storage.rows import (
@@ -29,9 +31,9 @@ from holdfast.storage.rows import (
 )
 from holdfast.values import Message
 
-_STEP_MESSAGES = 500
-_STEP_TEXT = 200_000  # characters: a search may have to wait for one step
-_STEP_SESSIONS = 50
+_BATCH_MESSAGES = 500
+_BATCH_TEXT = 400_000  # characters: a search may have to wait for one batch
+_SESSIONS_PER_BATCH = 50
 _UNREADABLE = frozenset({"erased", "damaged"})
 
 
@@ -39,28 +41,93 @@ class IndexStale(Exception):
     """The index does not match the log, or has erased messages: it must be rebuilt."""
 
 
-class Step(msgspec.Struct):
-    """What one step adds: messages by branch, and the activity number that it reaches."""
+class _Plan(msgspec.Struct):
+    """The next segments to index.
 
-    runs: list[list[IndexedMessage]]
-    activity: int
+    `reached`: once the first n segments are indexed, the index has reached an activity number.
+    """
+
     erasures: int
-    complete: bool
+    segments: list[Segment] = []
+    reached: list[tuple[int, int]] = []
+    complete: bool = True
+
+    def activity(self, finished: int) -> int | None:
+        """Return the activity number that is reached with so many segments; None for none."""
+        numbers = (number for segments, number in self.reached if segments <= finished)
+        return max(numbers, default=None)
 
 
-def step(backend: Backend, storage: IndexStorage) -> Step:
-    """Add the next messages to an index, within a write transaction of it."""
-    activity = storage.activity
-    found = backend.read(lambda snapshot: _gather(snapshot, storage, activity))
-    storage.put_meta(erasures=found.erasures)
-    for run in found.runs:
-        storage.add(run)
-    if found.runs:
-        newest = found.runs[-1][-1]
+class _Batch(msgspec.Struct):
+    """Messages to add in one go, and how many segments of the plan are finished with them."""
+
+    messages: list[IndexedMessage]
+    finished: int
+
+
+def step(backend: Backend, storage: IndexStorage, batches: int = 1) -> bool:
+    """Add the next messages to an index, within a write transaction of it.
+
+    Return True if nothing is missing now. Of several batches the next one is read and split into
+    words while one is added: both take about as long, and adding does not hold the interpreter.
+    """
+    with _BatchWriter(storage) as writer:
+        return backend.read(lambda log: _index(log, storage, writer, batches))
+
+
+def _index(log: Snapshot, storage: IndexStorage, writer: _BatchWriter, batches: int) -> bool:
+    plan = _plan(log, storage, batches)
+    finished, newest = 0, None
+    for batch in _read(log, plan, batches):
+        finished, newest = batch.finished, batch.messages[-1]
+        rows = storage.prepare(batch.messages)
+        writer.add(rows, more=batches > 1 and finished < len(plan.segments))
+    writer.wait()
+    storage.put_meta(erasures=plan.erasures)
+    if newest is not None:
         storage.anchor = Anchor(newest.branch, newest.seq, newest.crc)
-    if found.activity != activity:
-        storage.put_meta(activity=found.activity)
-    return found
+    activity = plan.activity(finished)
+    if activity is not None and activity != storage.activity:
+        storage.put_meta(activity=activity)
+    return plan.complete and finished == len(plan.segments)
+
+
+class _BatchWriter:
+    """Adds batches to an index, in a thread of its own while there are more to come.
+
+    While it adds, nobody else may use the connection of the index.
+    """
+
+    def __init__(self, storage: IndexStorage) -> None:
+        self._storage = storage
+        self._executor: Executor | None = ThreadPoolExecutor(1, "holdfast-index-writer")
+        self._added: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown()
+
+    def add(self, rows: PreparedRows, *, more: bool) -> None:
+        """Add a batch once the last one is added; if `more` follow, do not wait for it."""
+        self.wait()
+        if more and self._executor is not None:
+            try:
+                self._added = self._executor.submit(self._storage.add, rows)
+            except RuntimeError:  # No thread can be started, or the interpreter is exiting.
+                # It keeps what was submitted: a thread started later would add it once more.
+                self._executor = None
+            else:
+                return
+        self._storage.add(rows)
+
+    def wait(self) -> None:
+        """Wait until all batches are added; raise what adding them raised."""
+        added, self._added = self._added, None
+        if added is not None:
+            added.result()
 
 
 def is_complete(snapshot: Snapshot, storage: IndexStorage) -> bool:
@@ -112,37 +179,48 @@ def check_not_stale(snapshot: Snapshot, storage: IndexStorage) -> int:
     return erasures
 
 
-def _gather(snapshot: Snapshot, storage: IndexStorage, activity: int) -> Step:
+def _plan(snapshot: Snapshot, storage: IndexStorage, batches: int) -> _Plan:
+    """Return what to index next: no more than so many batches have room for."""
     # First, because on this call some backends restart the whole query.
-    written = snapshot.activity_after(activity, _STEP_SESSIONS)
-    gathered = Step([], activity, check_not_stale(snapshot, storage), complete=True)
-    room, text = _STEP_MESSAGES, _STEP_TEXT
+    sessions = batches * _SESSIONS_PER_BATCH
+    written = snapshot.activity_after(storage.activity, sessions)
+    plan = _Plan(check_not_stale(snapshot, storage))
+    room = batches * _BATCH_MESSAGES
     lasts: dict[int, int] = {}
     for number, session_id, _, _ in written:
         row = snapshot.find_session(id=session_id)
         for segment in (
             () if row is None else unindexed_segments(snapshot, row, _last_indexed(storage, lasts))
         ):
-            if room <= 0 or text <= 0:
-                gathered.complete = False
-                return gathered
-            last = min(segment.last or 0, segment.first + room - 1)
-            part = Segment(segment.branch, segment.first, last, segment.session_id)
-            run: list[IndexedMessage] = []
-            for doc in read_segment(snapshot, part):
-                run.append(doc)
-                text -= len(doc.document.text)
-                if text <= 0:
-                    break
-            gathered.runs.append(run)
-            lasts[part.branch] = run[-1].seq
-            room -= len(run)
-            if run[-1].seq != segment.last:
-                gathered.complete = False
-                return gathered
-        gathered.activity = number
-    gathered.complete = len(written) < _STEP_SESSIONS
-    return gathered
+            end = min(segment.last or 0, segment.first + room - 1)
+            for first in range(segment.first, end + 1, _BATCH_MESSAGES):
+                last = min(first + _BATCH_MESSAGES - 1, end)
+                plan.segments.append(Segment(segment.branch, first, last, segment.session_id))
+            room -= end - segment.first + 1
+            lasts[segment.branch] = end
+            if end != segment.last:
+                plan.complete = False
+                return plan
+        plan.reached.append((len(plan.segments), number))
+    plan.complete = len(written) < sessions
+    return plan
+
+
+def _read(snapshot: Snapshot, plan: _Plan, batches: int) -> Iterator[_Batch]:
+    """Read the planned segments in at most so many batches."""
+    messages: list[IndexedMessage] = []
+    text = 0
+    for number, segment in enumerate(plan.segments):
+        for message in read_segment(snapshot, segment):
+            messages.append(message)
+            text += len(message.document.text)
+            if text >= _BATCH_TEXT or len(messages) >= _BATCH_MESSAGES:
+                yield _Batch(messages, number + (message.seq == segment.last))
+                messages, text, batches = [], 0, batches - 1
+                if not batches:
+                    return
+    if messages:
+        yield _Batch(messages, len(plan.segments))
 
 
 def _last_indexed(storage: IndexStorage, lasts: dict[int, int]) -> Callable[[int], int]:
@@ -207,7 +285,8 @@ def read_segment(snapshot: Snapshot, segment: Segment) -> Iterator[IndexedMessag
     seq = segment.first
     for owner, rows in snapshot.messages([segment]):
         for row in rows:
-            yield from (_missing(segment.branch, gap) for gap in range(seq, row.seq))
+            if row.seq != seq:
+                yield from (_missing(segment.branch, gap) for gap in range(seq, row.seq))
             yield to_indexed(snapshot, owner, segment.branch, row)
             seq = row.seq + 1
     yield from (_missing(segment.branch, gap) for gap in range(seq, (segment.last or 0) + 1))

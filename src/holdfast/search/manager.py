@@ -54,6 +54,7 @@ _QUICK_CATCH_UP_S: Final = 0.1
 _PATIENCE_S: Final = 1.0  # how long one step waits for other connections, if no search waits for it
 _MAX_PAUSE_S: Final = 0.1  # how long the background thread pauses for searches after each step
 _LOCK_TIMEOUT_S: Final = 5.0  # how long an erasure waits for other writers, and a fork for searches
+_STEP_BATCHES: Final = 8  # of the indexer, in one step that no search waits for
 _MAX_FAILURES: Final = 3
 _PASSING: Final = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM}
 _INDEX_ERRORS: Final = (IndexInvalid, IndexUnavailable, IndexStale, OSError)
@@ -200,18 +201,23 @@ class IndexManager:
         except (*_INDEX_ERRORS, HoldfastError):
             return False
 
-    def catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Index everything that is missing, however long it takes."""
+    def catch_up(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Index everything that is missing, however long it takes.
+
+        Return True if nothing is missing then; False if another connection keeps the index locked,
+        or if none can be stored.
+        """
         with self._write_lock:
             step = _Step.COMPLETE if self._is_complete() else _Step.INCOMPLETE
         complete = step is _Step.COMPLETE
         total = 0 if complete or progress is None else self._backend.stats().messages
         while step is _Step.INCOMPLETE and self._can_write:
             with self._write_lock:
-                step = self._step(_PATIENCE_S)
+                step = self._step(_PATIENCE_S, _STEP_BATCHES)
                 done = self._documents()
             if progress is not None:
                 progress(min(done, total), total)
+        return step is _Step.COMPLETE
 
     def _documents(self) -> int:
         try:
@@ -219,7 +225,7 @@ class IndexManager:
         except (IndexInvalid, IndexUnavailable):  # The next step handles it.
             return 0
 
-    def _step(self, timeout_s: float = 0.0) -> _Step:
+    def _step(self, timeout_s: float = 0.0, batches: int = 1) -> _Step:
         """Index the next messages; wait at most `timeout_s` for other connections."""
         if self._suspect:
             self._discard("a search found it corrupt")
@@ -229,7 +235,7 @@ class IndexManager:
                 return _Step.FAILED
             storage.set_busy_timeout(timeout_s)
             with storage.writing():
-                complete = indexer.step(self._backend, storage).complete
+                complete = indexer.step(self._backend, storage, batches)
         except IndexBusy:
             return _Step.BUSY
         except IndexUnavailable as error:
@@ -299,7 +305,7 @@ class IndexManager:
         step = _Step.INCOMPLETE
         while step is _Step.INCOMPLETE and self._can_write:
             with self._write_lock:
-                step = self._step(_PATIENCE_S)
+                step = self._step(_PATIENCE_S, _STEP_BATCHES)
             if self._read_lock.acquire(timeout=_MAX_PAUSE_S):  # A search holds it while it runs.
                 self._read_lock.release()
 

@@ -52,7 +52,12 @@ def fits_title(query: Query, title: str | None) -> bool:
     terms = query.filters.title
     wanted = [term for term in terms if not term.excluded]
     unwanted = [term for term in terms if term.excluded]
-    return _match(wanted, unwanted, _Content(Document(title or ""), thinking=False)) is not None
+    return match_title(wanted, unwanted, title or "") is not None
+
+
+def match_title(wanted: Iterable[Term], unwanted: Iterable[Term], title: str) -> Match | None:
+    """Return how a title matches terms; None if it does not."""
+    return _match(wanted, unwanted, _title_content(title))
 
 
 def frequencies(terms: Iterable[Term], text: str) -> tuple[int, ...]:
@@ -96,6 +101,8 @@ def _match(wanted: Iterable[Term], unwanted: Iterable[Term], content: _Content) 
 class _Content:
     """A document in the forms in which terms are counted: tokens joined by single spaces."""
 
+    __slots__ = ("_known_parts", "_known_plain", "_texts", "_words", "length")
+
     def __init__(self, document: Document, *, thinking: bool) -> None:
         self._texts = [document.text]
         if thinking and document.thinking:
@@ -112,9 +119,9 @@ class _Content:
             literally = _literal_needle(term.raw)
             return sum(text.count(literally) for text in self._plain)
         needle = _needle(term.tokens, prefix=term.prefix)
-        often = sum(count_overlapping(text, needle) for text in self._words) + count_overlapping(
-            self._parts, needle
-        )
+        often = count_overlapping(self._parts, needle)
+        for text in self._words:
+            often += count_overlapping(text, needle)
         if not term.parts:
             return often
         return max(often, count_overlapping(self._parts, _needle(term.parts, prefix=term.prefix)))
@@ -138,6 +145,12 @@ class _Content:
         if self._known_plain is None:
             self._known_plain = [_literal(text) for text in self._texts]
         return self._known_plain
+
+
+@lru_cache(maxsize=65_536)
+def _title_content(title: str) -> _Content:
+    """Return the content of a title; searches in a row compare the same titles."""
+    return _Content(Document(title), thinking=False)
 
 
 def _joined(tokens: Sequence[str]) -> str:

@@ -66,6 +66,10 @@ class Chunk(msgspec.Struct, frozen=True):
     frequencies: Callable[[Any], tuple[int, ...]]
 
 
+# What an index stores of some messages, in a form of its own.
+PreparedRows: TypeAlias = Any
+
+
 class Anchor(msgspec.Struct, frozen=True):
     """The message that was indexed last; if the log has another one there, it is another log."""
 
@@ -220,8 +224,12 @@ class IndexStorage(Protocol):
         """Return the approximate number of characters in the indexed messages."""
         ...
 
-    def add(self, docs: Sequence[IndexedMessage]) -> None:
-        """Add consecutive messages of one branch."""
+    def prepare(self, docs: Sequence[IndexedMessage]) -> PreparedRows:
+        """Return what `add` needs to add messages; another thread may be adding meanwhile."""
+        ...
+
+    def add(self, rows: PreparedRows) -> None:
+        """Add messages after all others. Those of one branch are added in their order."""
         ...
 
     def remove_words(self, erased: Sequence[Segment], docs: Sequence[IndexedMessage]) -> None:

@@ -2,13 +2,12 @@
 
 Sessions are scanned by activity, newest first, and each from its end, so the messages that were
 written last are found first. Only visible messages are read, and none twice. A message is decoded
-only if its stored bytes may contain the wanted words. While the index is catching up, only as much
-is scanned as the budget of a search allows.
+only if its stored bytes may contain the wanted words. Only as much is scanned as the budget of a
+search allows: while the index is catching up a moment, without an index up to the deadline.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ _LETTERS = re.compile("[a-z]+")
 class ScanBudget:
     """How long a search may scan. What was written last is scanned in any case."""
 
-    def __init__(self, seconds: float = math.inf) -> None:
+    def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
         self.scanned = 0
         self.exceeded = False

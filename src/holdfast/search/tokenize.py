@@ -57,9 +57,9 @@ _JOINTS: Final = "._:-"  # join words to a name
 _UPPER: Final = "A-Z\u0391-\u03a9\u0400-\u042f"  # Latin, Greek, Cyrillic
 _OTHER: Final = "a-z\x80-\u0390\u03aa-\u03ff\u0430-\U0010ffff"
 
-_TIME_SEPARATOR: Final = re.compile(
-    r"T(?<=[0-9]{2}T)(?=[0-9]{2})|Z(?<=[0-9]{2}Z)(?![A-Za-z0-9\x80-\U0010ffff])"
-)
+# Two patterns, because a search for one literal letter skips what has none of it.
+_TIME_T: Final = re.compile("T(?<=[0-9]{2}T)(?=[0-9]{2})")
+_TIME_Z: Final = re.compile(r"Z(?<=[0-9]{2}Z)(?![A-Za-z0-9\x80-\U0010ffff])")
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 _TOKEN: Final = re.compile(
     rf"[a-z0-9\x80-\U0010ffff]{{1,{MAX_TOKEN_CHARS}}}|[{_SYMBOLS}]{{1,{MAX_TOKEN_CHARS}}}"
@@ -98,12 +98,14 @@ _NAMES: Final = _table(_JOINTS, lower=False)
 
 def words(text: str) -> list[str]:
     """Return the tokens of a text, in order."""
+    if not text:
+        return []
     return _tokens(_separated(fold(text), _WORDS))
 
 
 def _tokens(separated: str) -> list[str]:
     chunks = separated.split()
-    if max(map(len, chunks), default=0) <= MAX_TOKEN_CHARS and not _has_symbols(separated):
+    if not _has_symbols(separated) and not _has_long_run(separated):
         return chunks
     found: list[str] = []
     for chunk in chunks:
@@ -112,6 +114,17 @@ def _tokens(separated: str) -> list[str]:
         elif chunk.strip(_SYMBOLS):
             found.extend(_TOKEN.findall(chunk))
     return found
+
+
+def _has_long_run(separated: str) -> bool:
+    """True if a string between spaces is too long for a token; looks from space to space."""
+    at, end = 0, len(separated)
+    while end - at > MAX_TOKEN_CHARS:
+        space = separated.rfind(" ", at, at + MAX_TOKEN_CHARS + 1)
+        if space < 0:
+            return True
+        at = space + 1
+    return False
 
 
 def _has_symbols(text: str) -> bool:
@@ -125,7 +138,8 @@ def _separated(text: str, table: bytes) -> str:
 
 def _blank_escapes(text: str) -> str:
     """Replace escape sequences and the letters of times by as many spaces."""
-    return _ESCAPE.sub(_spaces, _TIME_SEPARATOR.sub(" ", text))
+    text = _TIME_Z.sub(" ", _TIME_T.sub(" ", text))
+    return _ESCAPE.sub(_spaces, text) if "\x1b" in text else text
 
 
 def _spaces(found: re.Match[str]) -> str:
@@ -298,11 +312,15 @@ class TracedTokens:
 
     def may_be_within(self, token: str) -> bool:
         """True if a token may occur inside a longer word; False only if it certainly does not."""
-        if not self._text.isascii() or token[0] in token[1:]:
+        if not self._text.isascii():
             return True
-        padded = self._padded
-        often = padded.count(token)
-        return often != padded.count(f" {token}") or often != padded.count(f"{token} ")
+        padded, size = self._padded, len(token)
+        at = padded.find(token)
+        while at >= 0:
+            if padded[at - 1] != " " or padded[at + size] != " ":
+                return True
+            at = padded.find(token, at + size)
+        return False
 
     def find(
         self, tokens: Sequence[str], *, prefix: bool, many: bool = False
@@ -314,7 +332,7 @@ class TracedTokens:
         found = (
             self._find_literally(tokens, prefix=prefix)
             if self._whole_tokens and not many
-            else self._find_by_index(tokens, prefix=prefix)
+            else self._find_among_tokens(tokens, prefix=prefix, many=many)
         )
         return (self._to_text_range(start, end) for start, end in found)
 
@@ -334,9 +352,16 @@ class TracedTokens:
                     yield at, found.end() - 1
             at = padded.find(needle, at + 1)
 
-    def _find_by_index(self, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
+    def _find_among_tokens(
+        self, tokens: Sequence[str], *, prefix: bool, many: bool
+    ) -> Iterator[tuple[int, int]]:
         *first, last = tokens
-        ends = self._beginning_with(last) if prefix else self._index.get(last, [])
+        if prefix:
+            ends = self._beginning_with(last)
+        elif many:
+            ends = self._index.get(last, [])
+        else:
+            ends = [at for at, token in enumerate(self.tokens) if token == last]
         for end in ends:
             begin = end - len(first)
             if begin >= 0 and self.tokens[begin:end] == first:

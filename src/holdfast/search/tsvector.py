@@ -395,26 +395,19 @@ class IndexTable:
 
     # ----------------------------------------------------------------------- adding, removing
 
-    def add(self, docs: Sequence[IndexedMessage]) -> None:
-        """Add consecutive messages of one branch."""
-        state = self._state
-        rows = [self._row(number, doc) for number, doc in enumerate(docs, state.last_number + 1)]
-        with index_errors():
-            self._connection.send(SQL["add"], _transpose(rows))
-        state.last_number += len(docs)
-        state.documents += len(docs)
-        state.text += sum(_text_size(doc) for doc in docs)
+    def prepare(self, docs: Sequence[IndexedMessage]) -> _Rows:
+        """Return the rows of some messages, without their numbers, as one array per column."""
+        return _Rows(_transpose([_row(doc) for doc in docs]), len(docs), sum(map(_text_size, docs)))
 
-    def _row(self, number: int, doc: IndexedMessage) -> tuple[object, ...]:
-        text, thinking = words(doc.document.text), words(doc.document.thinking)
-        length = UNSEARCHABLE_LENGTH if doc.unreadable else len(text)
-        said = pad_tokens(text)
-        if names := parts(doc.document.text):
-            said = f"{said}\n{pad_tokens(names)}"
-        return (
-            number, doc.branch, doc.seq, ROLES.index(doc.role), doc.at, length, len(thinking),
-            id_hash(doc.id), _text_size(doc), said, pad_tokens(thinking),
-        )  # fmt: skip
+    def add(self, rows: _Rows) -> None:
+        """Add prepared messages."""
+        state = self._state
+        first = state.last_number + 1
+        with index_errors():
+            self._connection.send(SQL["add"], [first, *rows.columns])
+        state.last_number += rows.documents
+        state.documents += rows.documents
+        state.text += rows.text
 
     def remove_words(
         self,
@@ -559,6 +552,26 @@ class _Prefetched(msgspec.Struct, frozen=True):
     thinking: bool
     few: bool
     answer: PendingRows
+
+
+class _Rows(msgspec.Struct):
+    """Messages to add: their columns, how many there are, and the size of their texts."""
+
+    columns: list[object]
+    documents: int
+    text: int
+
+
+def _row(doc: IndexedMessage) -> tuple[object, ...]:
+    text, thinking = words(doc.document.text), words(doc.document.thinking)
+    length = UNSEARCHABLE_LENGTH if doc.unreadable else len(text)
+    said = pad_tokens(text)
+    if names := parts(doc.document.text):
+        said = f"{said}\n{pad_tokens(names)}"
+    return (
+        doc.branch, doc.seq, ROLES.index(doc.role), doc.at, length, len(thinking), id_hash(doc.id),
+        _text_size(doc), said, pad_tokens(thinking),
+    )  # fmt: skip
 
 
 def _text_size(doc: IndexedMessage) -> int:

@@ -50,14 +50,15 @@ WHERE hash <> hashtextextended(said || thought, 0) ORDER BY n LIMIT 5
 
 -- ----------------------------------------------------------------------- adding, removing
 
+-- Messages with the numbers from $1 on.
 -- name: add
 INSERT INTO indexed (tenant, n, branch, seq, role, at, length, thoughts, mark, weight, said, thought,
   hash)
-SELECT current_setting('holdfast.tenant')::uuid, doc.*,
-  hashtextextended(doc.said || doc.thought, 0)
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::integer[],
-  $7::integer[], $8::bigint[], $9::integer[], $10::text[], $11::text[])
-  AS doc (n, branch, seq, role, at, length, thoughts, mark, weight, said, thought)
+SELECT current_setting('holdfast.tenant')::uuid, $1::bigint + place - 1, branch, seq, role, at, length,
+  thoughts, mark, weight, said, thought, hashtextextended(said || thought, 0)
+FROM unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::integer[], $7::integer[],
+  $8::bigint[], $9::integer[], $10::text[], $11::text[]) WITH ORDINALITY
+  AS doc (branch, seq, role, at, length, thoughts, mark, weight, said, thought, place)
 
 -- name: weight
 SELECT coalesce(sum(weight), 0)::bigint FROM indexed WHERE branch = $1 AND seq BETWEEN $2 AND $3

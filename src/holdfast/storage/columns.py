@@ -12,7 +12,7 @@ that repair applies to damaged values, and the conversion between rows and lines
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import count
 from types import NoneType, UnionType
 from typing import (
@@ -80,8 +80,19 @@ class Column(msgspec.Struct, frozen=True):
 @cache
 def columns_of(row: type[msgspec.Struct]) -> tuple[Column, ...]:
     """Return the columns that the fields of a row declare, in order."""
+    return tuple(column for _, _, columns in _fields_of(row) for column in columns)
+
+
+@cache
+def _fields_of(
+    row: type[msgspec.Struct],
+) -> list[tuple[str, type[msgspec.Struct] | None, list[Column]]]:
+    """Return the fields of a row in order, with the type of a nested struct, and their columns."""
     hints = get_type_hints(row, include_extras=True)
-    return tuple(column for name in row.__struct_fields__ for column in _columns(name, hints[name]))
+    return [
+        (name, hints[name] if _is_struct(hints[name]) else None, list(_columns(name, hints[name])))
+        for name in row.__struct_fields__
+    ]
 
 
 def _columns(name: str, hint: Any) -> Iterable[Column]:  # noqa: ANN401 - an annotation
@@ -133,9 +144,6 @@ class Layout(Generic[RowT]):
     over the columns takes several times as long.
     """
 
-    values: Callable[..., list[Any]]
-    row: Callable[..., RowT]
-
     def __init__(
         self,
         row: type[RowT],
@@ -148,45 +156,70 @@ class Layout(Generic[RowT]):
     ) -> None:
         """Convert values by `encode` and `decode`; kinds that they lack are stored as they are.
 
+        Text that is read as `str` needs no decoding, the most common case by far.
+
         `written` are the columns that `values` returns, `read` those that `row` takes; without
         them, the columns of the row. The values of a backend's `own` ones are given to `values`.
         """
         self.columns = columns_of(row)
         self.names = tuple(column.name for column in self.columns)
-        scope: dict[str, Any] = {"row_type": row}
-        for column in self.columns:
-            scope[f"encode_{column.name}"] = _encoder(column, encode)
-            scope[f"decode_{column.name}"] = _decoder(column, decode)
-        read = self.names if read is None else read
-        stored = {name: f"values[{at}]" for at, name in enumerate(read)}
-        attributes: dict[str, str] = {}  # of a row, by column
-        arguments: list[str] = []  # of a row's type
-        derived = count()
-        hints = get_type_hints(row, include_extras=True)
-        for field in row.__struct_fields__:
-            names = [column.name for column in _columns(field, hints[field])]
-            decoded = [_converted("decode", name, stored[name], scope) for name in names]
-            if _is_struct(hints[field]):
-                scope[f"{field}_type"] = hints[field]
-                arguments.append(f"{field}_type({', '.join(decoded)})")
-                attributes |= {name: f"row.{field}.{name}" for name in names}
-            else:
-                arguments += decoded or [f"derived[{next(derived)}]"]
-                attributes |= {name: f"row.{name}" for name in names}
-        given = {name: f"own[{at}]" for at, name in enumerate(own)}
+        self._row, self._encode, self._decode = row, encode, decode
+        self._own = {name: f"own[{at}]" for at, name in enumerate(own)}
+        self._written = self.names if written is None else written
+        self._read = self.names if read is None else read
+
+    # Both are compiled when they are first needed.
+
+    @cached_property
+    def values(self) -> Callable[..., list[Any]]:
+        """The function that returns the values of a row."""
+        scope = {f"encode_{column.name}": _encoder(column, self._encode) for column in self.columns}
+        attributes: dict[str, str] = {}
+        for field, struct, columns in _fields_of(self._row):
+            path = f"row.{field}." if struct else "row."
+            attributes |= {column.name: path + column.name for column in columns}
         encoded = [
-            given.get(name) or _converted("encode", name, attributes[name], scope)
-            for name in (self.names if written is None else written)
+            self._own.get(name) or _encoded(name, attributes[name], scope) for name in self._written
         ]
-        self.values = eval(f"lambda row, *own: [{', '.join(encoded)}]", scope)  # noqa: S307 - fixed names
-        self.row = eval(f"lambda values, *derived: row_type({', '.join(arguments)})", scope)  # noqa: S307
+        found: Callable[..., list[Any]] = eval(  # noqa: S307 - fixed names
+            f"lambda row, *own: [{', '.join(encoded)}]", scope
+        )
+        return found
+
+    @cached_property
+    def row(self) -> Callable[..., RowT]:
+        """The function that returns the row with these values."""
+        scope: dict[str, Any] = {"row_type": self._row}
+        stored = {name: f"values[{at}]" for at, name in enumerate(self._read)}
+        arguments: list[str] = []
+        derived = count()
+        for field, struct, columns in _fields_of(self._row):
+            scope |= {f"decode_{column.name}": _decoder(column, self._decode) for column in columns}
+            decoded = [_decoded(column, stored[column.name], scope) for column in columns]
+            if struct is not None:
+                scope[f"{field}_type"] = struct
+                decoded = [f"{field}_type({', '.join(decoded)})"]
+            arguments += decoded or [f"derived[{next(derived)}]"]
+        found: Callable[..., RowT] = eval(  # noqa: S307 - fixed names
+            f"lambda values, *derived: row_type({', '.join(arguments)})", scope
+        )
+        return found
 
 
-def _converted(action: str, name: str, value: str, scope: Mapping[str, object]) -> str:
-    """Return an expression that encodes or decodes the value of a column; NULL stays NULL."""
-    if scope[f"{action}_{name}"] is None:
+def _encoded(name: str, value: str, scope: Mapping[str, object]) -> str:
+    """Return an expression that encodes the value of a column; NULL stays NULL."""
+    if scope[f"encode_{name}"] is None:
         return value
-    return f"(None if (x := {value}) is None else {action}_{name}(x))"
+    return f"(None if (x := {value}) is None else encode_{name}(x))"
+
+
+def _decoded(column: Column, value: str, scope: Mapping[str, object]) -> str:
+    """Return an expression that decodes the value of a column; NULL stays NULL."""
+    decode = f"decode_{column.name}"
+    if scope[decode] is None:
+        return value
+    encoded = " and type(x) is not str" if column.kind in {"name", "text"} else ""
+    return f"({decode}(x) if (x := {value}) is not None{encoded} else x)"
 
 
 def _is_struct(hint: object) -> TypeGuard[type[msgspec.Struct]]:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, StorageError, StoreFull
 from holdfast.storage.interrupts import defer_signals
+from holdfast.storage.prefetch import Prefetch, prefetch_of
 from holdfast.storage.protocol import Operation
 from holdfast.storage.write_queue import CountingTransaction, TakeBatch, Ticket, WriteQueue
 
@@ -59,6 +59,14 @@ class WriterConnection(Protocol):
         """Begin a transaction."""
         ...
 
+    def prefetch(self, hints: Sequence[Prefetch]) -> None:
+        """Read what the operations of a batch need, in a few statements."""
+        ...
+
+    def write_out(self) -> None:
+        """Execute the writes that the transaction has kept until now; none may be left."""
+        ...
+
     def commit(self) -> None:
         """Commit, durably; raise `CommitFailed` if it is unknown whether that happened."""
         ...
@@ -95,7 +103,7 @@ class GroupCommit:
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation and return its result: in this thread if the locks are free."""
-        result = defer_signals(partial(self._try_run_here, operation))
+        result = defer_signals(self._try_run_here, operation)
         return result[0] if result else self.queue.submit(operation).result()
 
     def _try_run_here(self, operation: Operation[T]) -> tuple[T] | None:
@@ -151,12 +159,17 @@ class GroupCommit:
     ) -> bool:
         """Run a batch in one transaction; false if it was rolled back because one failed."""
         try:
+            if len(batch) > 1:
+                hints = [prefetch_of(ticket.operation) for ticket in batch]
+                self._connection.prefetch([hint for hint in hints if hint is not None])
             for ticket in batch:
                 ticket.run_in(tx)
+            self._connection.write_out()
         except BaseException as error:  # noqa: BLE001 - raised again when it is run alone
             self._roll_back(error)
             return False
-        self._commit()
+        self._connection.commit()
+        self._on_commit()
         return True
 
     def _run_one(self, operation: Operation[T]) -> T:
@@ -172,12 +185,14 @@ class GroupCommit:
         tx = self._begin()
         try:
             value = operation(tx)
+            self._connection.write_out()
         except BaseException as error:
             translated = self._roll_back(error)
             if translated is error:
                 raise
             raise translated from error
-        self._commit()
+        self._connection.commit()
+        self._on_commit()
         return value
 
     def _attempt_again(self, operation: Operation[T]) -> T:
@@ -192,10 +207,6 @@ class GroupCommit:
             return self._connection.begin()
         except Exception as error:
             raise self._connection.translate(error) from error
-
-    def _commit(self) -> None:
-        self._connection.commit()
-        self._on_commit()
 
     def _roll_back(self, error: BaseException) -> BaseException:
         self._connection.roll_back()

@@ -5,38 +5,41 @@ as the one for Ctrl-C does, could leave a lock held or a transaction open where 
 it. So handlers are deferred while the main thread writes; signals that arrive meanwhile are handled
 as soon as the write is finished.
 
-`_signal` is the module behind `signal`, without its enums, which take twenty times as long.
+`_signal` is the module behind `signal`, without its enums, which take twenty times as long,
+and its import as well.
 """
 
 from __future__ import annotations
 
-import signal
+import _signal  # type: ignore[import-not-found]
 import threading
-from _signal import getsignal as get_handler  # type: ignore[import-not-found]
+from _signal import getsignal as get_handler
 from _signal import signal as set_handler
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Handler = Callable[[int, FrameType | None], Any]
 
 _DEFERRED_SIGNALS: Final = tuple(
-    int(getattr(signal, name))
+    int(getattr(_signal, name))
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
+    if hasattr(_signal, name)
 )
 
 
-def defer_signals(call: Callable[[], T]) -> T:
+def defer_signals(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a short call that no signal handler may interrupt, and return its result."""
-    if threading.current_thread() is not threading.main_thread():
-        return call()
+    if get_ident() != threading.main_thread().ident:
+        return call(*args, **kwargs)
     received: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Handler] = {}
     try:
         _install_deferring_handlers(handlers, received)
-        return call()
+        return call(*args, **kwargs)
     finally:
         for number, handler in handlers.items():
             set_handler(number, handler)

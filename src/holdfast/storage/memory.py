@@ -616,7 +616,7 @@ class MemoryBackend(Backend):
 
     def write(self, operation: Operation[T], *, exclusive: bool = False) -> T:  # noqa: ARG002 - all are
         """Run an operation, and undo it if it raises."""
-        return defer_signals(partial(self._write, operation))
+        return defer_signals(self._write, operation)
 
     def _write(self, operation: Operation[T]) -> T:
         with self._lock:

@@ -1,4 +1,4 @@
-"""What only a remote database needs of an operation; others ignore it.
+"""What a database may know of an operation before it runs; a backend may ignore it.
 
 A prefetch hint, and what to do after a run that was rolled back.
 """
@@ -22,8 +22,8 @@ StoreRecordName: TypeAlias = tuple[str | None, str, str | None]  # scope, kind a
 class Prefetch(msgspec.Struct, frozen=True):
     """Prefetch hint: what an operation or a query will read, known before it runs.
 
-    A remote database can read all of it in one round trip, also for many operations at once. A
-    backend may ignore the hint, and the operation may read other rows, too.
+    A remote database can read all of it in one round trip, and any database that of many operations
+    at once. A backend may ignore the hint, and the operation may read other rows, too.
     """
 
     session: int | None  # its head; `None` if only records of the store are read

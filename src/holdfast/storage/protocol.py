@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path as FilePath
-from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -74,6 +74,14 @@ SessionField: TypeAlias = Literal[
 _PAGE_ROWS: Final = 500
 
 
+class TurnRange(NamedTuple):
+    """The turns of a session from one number to another, both included."""
+
+    session: int
+    first: int
+    last: int
+
+
 class Snapshot(ABC):
     """Consistent reads, all as of one moment."""
 
@@ -122,6 +130,27 @@ class Snapshot(ABC):
         if key is not None:
             return _first(self.sessions("key", key, trashed=False))
         return _first(self.sessions("id", id or "", stubs=stubs))
+
+    def sessions_by_id(self, ids: Collection[str]) -> dict[str, SessionRow]:
+        """Return the sessions with these ids, stubs of purged ones included."""
+        found = ((id, self.find_session(id=id, stubs=True)) for id in ids)
+        return {id: row for id, row in found if row is not None}
+
+    def sessions_by_key(self, keys: Collection[str]) -> dict[str, SessionRow]:
+        """Return the sessions that have these keys and are not in the trash."""
+        found = ((key, self.find_session(key=key)) for key in keys)
+        return {key: row for key, row in found if row is not None}
+
+    def read_ahead(  # noqa: B027 - a database that is near has nothing to prepare
+        self,
+        sessions: Collection[int] = (),
+        ranges: Collection[Segment] = (),
+        turns: Collection[TurnRange] = (),
+    ) -> None:
+        """Prepare to read the branches, usage and queue of sessions, messages, and turns.
+
+        A remote database is asked for all of it at once, in a snapshot that is only read.
+        """
 
     def children(self, id: str) -> list[SessionRow]:
         """Return the sessions with this parent, oldest first, including stubs of purged ones."""
@@ -424,6 +453,11 @@ class Snapshot(ABC):
         """Return one turn."""
         return _first(self.turns(session, number=number))
 
+    def turns_with_tools(self, wanted: TurnRange) -> list[tuple[TurnRow, list[ToolRow]]]:
+        """Return the turns with these numbers, oldest first, each with its tool ledger."""
+        found = (self.turn(wanted.session, n) for n in range(wanted.first, wanted.last + 1))
+        return [(row, self.tools(row.session, row.number)) for row in found if row is not None]
+
     @abstractmethod
     def tools(self, session: int, turn: int) -> list[ToolRow]:
         """Return the tool ledger of a turn, in the order in which its rows were first put."""
@@ -453,6 +487,14 @@ def _first(rows: Sequence[T]) -> T | None:
 
 class Transaction(Snapshot):
     """Reads and writes that happen together or not at all."""
+
+    def heads(self, sessions: Iterable[int]) -> dict[int, HeadRow]:
+        """Return the heads of sessions that are to be written, locked in order of their numbers.
+
+        So transactions that write to the same sessions do not deadlock.
+        """
+        found = ((n, self.head(n)) for n in sorted(sessions))
+        return {n: head for n, head in found if head is not None}
 
     @abstractmethod
     def add_session(self, row: SessionRow, start: BranchStart) -> int:

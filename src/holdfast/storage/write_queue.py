@@ -4,6 +4,9 @@ A caller that submits a write gets its ticket: it may go on, wait for the outcom
 write as long as it has not started. A backend runs the queue in batches; it decides when a batch
 starts, by taking it. A caller waits with a deadline: a write that has not started by then is
 withdrawn, one that has is given as long again.
+
+Submitting takes no lock: each of its steps is atomic in the interpreter, and a signal handler that
+raises between two of them leaves a write that has been queued or one that has not.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
@@ -31,16 +34,14 @@ class Ticket(Generic[T]):
     """A submitted write: waiting, running or done."""
 
     __slots__ = (
-        "_callback",
+        "_callbacks",
         "_deadline",
-        "_gate",
-        "_lock",
         "_withdraw",
         "done",
         "error",
         "operation",
-        "started",
         "value",
+        "withdrawn",
     )
 
     def __init__(
@@ -50,16 +51,13 @@ class Ticket(Generic[T]):
         withdraw: Callable[[Ticket[Any]], bool],
     ) -> None:
         self.operation = operation
-        self.started = False
+        self.withdrawn = False
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
         self._deadline = deadline
         self._withdraw = withdraw
-        self._callback: Callable[[], None] | None = None
-        # A signal handler cannot interrupt taking or releasing a plain lock; a condition it can.
-        self._lock = threading.Lock()
-        self._gate: threading.Lock | None = None  # held until it is done, if a thread waits for it
+        self._callbacks: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------------------- the caller
 
@@ -72,17 +70,11 @@ class Ticket(Generic[T]):
 
     def _wait(self) -> bool:
         """Wait until it is done; false if that takes longer than the deadline."""
-        with self._lock:
-            if self.done:
-                return True
-            if self._gate is None:
-                self._gate = threading.Lock()
-                self._gate.acquire()
-            gate = self._gate
-        if not gate.acquire(timeout=self._deadline):
-            return False
-        gate.release()  # for the next that waits
-        return True
+        # A signal handler cannot interrupt taking or releasing a plain lock; a condition it can.
+        gate = threading.Lock()
+        gate.acquire()
+        self.when_done(gate.release)
+        return gate.acquire(timeout=self._deadline)
 
     def outcome(self) -> T:
         """Return the result of a write that is done, or raise its error."""
@@ -92,16 +84,23 @@ class Ticket(Generic[T]):
         return value
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Run `call` once it is done, at once if it is. One callback is kept."""
-        with self._lock:
-            if not self.done:
-                self._callback = call
+        """Run `call` once it is done, at once if it is."""
+        self._callbacks.append(call)
+        if self.done:
+            self._call_back()
+
+    def _call_back(self) -> None:
+        """Run each callback once, whichever thread comes first."""
+        while True:
+            try:
+                call = self._callbacks.pop()
+            except IndexError:
                 return
-        call()
+            call()
 
     def withdraw(self) -> bool:
         """Withdraw it; false if it has started."""
-        return defer_signals(partial(self._withdraw, self))
+        return defer_signals(self._withdraw, self)
 
     # ------------------------------------------------------------------------------- the writer
 
@@ -127,13 +126,8 @@ class Ticket(Generic[T]):
 
     def finish(self) -> None:
         """Mark it done, with the result or the error that was set, and wake its caller."""
-        with self._lock:
-            self.done = True
-            callback, gate = self._callback, self._gate
-        if gate is not None:
-            gate.release()
-        if callback is not None:
-            callback()
+        self.done = True
+        self._call_back()
 
 
 TakeBatch: TypeAlias = Callable[[], Sequence[Ticket[Any]]]
@@ -163,42 +157,55 @@ class WriteQueue:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
+        self._wake_up = threading.Lock()  # taken while the thread may sleep
+        self._wake_up.acquire()
+        self._asleep = False
         self._running = False
         self._batch: Sequence[Ticket[Any]] = ()
 
     @property
     def active(self) -> bool:
         """Whether a write waits or runs; a new write must then be queued to keep the order."""
-        return self._running or bool(self.waiting)
+        # In this order: one that no longer waits runs already.
+        return bool(self.waiting) or self._running
 
     def submit(self, operation: Operation[T]) -> Ticket[T]:
         """Queue an operation."""
         ticket = Ticket(operation, self._deadline, self._withdraw)
-        defer_signals(partial(self._enqueue, ticket))
+        if self._thread is None:
+            defer_signals(self._start_thread)
+        self.waiting.append(ticket)
+        self._wake()
+        # Compared last: a queue that is closed meanwhile may have nothing that would run it.
+        if self.closed and ticket.withdraw():
+            raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
         return ticket
 
-    def _enqueue(self, ticket: Ticket[Any]) -> None:
+    def _start_thread(self) -> None:
         with self._lock:
-            if self.closed:
-                raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
-            if self._thread is None:
+            if self._thread is None and not self.closed:
                 self._thread = _start_thread(self._run)
-            self.waiting.append(ticket)
-            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        if self._asleep:
+            with suppress(RuntimeError):  # Another thread has woken it.
+                self._wake_up.release()
 
     def _withdraw(self, ticket: Ticket[Any]) -> bool:
-        with self._lock:
-            try:
-                self.waiting.remove(ticket)
-            except ValueError:
-                return not ticket.started
-            self._changed.notify_all()
+        try:
+            self.waiting.remove(ticket)
+        except ValueError:
+            return ticket.withdrawn
+        ticket.withdrawn = True
         ticket.error = StoreUnavailable(self._withdrawn)
         ticket.finish()
+        with self._lock:
+            self._changed.notify_all()
         return True
 
     def flush(self) -> None:
         """Wait until every write submitted so far is done."""
+        self._wake()
         with self._lock:
             settled = self._changed.wait_for(lambda: not self.active, self._deadline)
         if not settled:
@@ -210,8 +217,8 @@ class WriteQueue:
         """Finish the waiting writes and stop; a thread that does not end in time is abandoned."""
         with self._lock:
             self.closed = True
-            self._changed.notify_all()
             thread = self._thread
+        self._wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._deadline)
         for ticket in list(self.waiting):
@@ -225,24 +232,32 @@ class WriteQueue:
                 self._serve(self._take_batch)
             except BaseException as error:  # noqa: BLE001 - no caller may wait forever
                 self._fail_batch(error)
+            self._batch = ()
+            self._running = False
+            with self._lock:
+                self._changed.notify_all()
 
     def _await_writes(self) -> bool:
         """Wait until a write waits; false if the queue was closed and none does."""
-        with self._lock:
-            self._running, self._batch = False, ()
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self.waiting or self.closed)
-            self._running = bool(self.waiting)
-            return self._running
+        while not self.waiting:
+            if self.closed:
+                return False
+            self._asleep = True
+            # What was queued before the flag was set is seen here, what comes later wakes it.
+            if not self.waiting and not self.closed:
+                self._wake_up.acquire()
+            self._asleep = False
+        self._running = True
+        return True
 
     def _take_batch(self) -> Sequence[Ticket[Any]]:
         """Start the oldest waiting writes and return them: from now on none can be withdrawn."""
-        with self._lock:
-            count = min(len(self.waiting), self._max_batch_writes)
-            self._batch = [self.waiting.popleft() for _ in range(count)]
-            for ticket in self._batch:
-                ticket.started = True
-            return self._batch
+        batch: list[Ticket[Any]] = []
+        with suppress(IndexError):  # They may be withdrawn meanwhile.
+            while len(batch) < self._max_batch_writes:
+                batch.append(self.waiting.popleft())
+        self._batch = batch
+        return batch
 
     def _fail_batch(self, error: BaseException) -> None:
         """Report `OutcomeUnknown` for what an unexpected error left unfinished."""

@@ -54,11 +54,10 @@ from holdfast.values import CopyReport, Damage, StoreContents
 T = TypeVar("T")
 _MESSAGE_PASSES: Final = 3  # Those that read messages: compare, copy, verify.
 _PROGRESS_MESSAGES: Final = 1_000
-_MAX_BATCH_FAMILIES: Final = 50
+_MAX_BATCH_FAMILIES: Final = 100
 _MAX_BATCH_MESSAGES: Final = 2_000
 _REORDER_BATCH_SESSIONS: Final = 500
 _BATCH_STORE_RECORDS: Final = 100
-_EXHAUSTED: Final = object()
 
 
 def copy(
@@ -205,15 +204,18 @@ class _Copy:
         def of_source(snapshot: Snapshot) -> dict[str, SessionDigest]:
             rows = StoreSource(snapshot, self._record_damage, self._meter.advance, sound.source)
             digests = {}
-            for session in (one for family in rows.families(batch.ids) for one in family):
+            sessions = [one for family in rows.families(batch.ids) for one in family]
+            rows.read_ahead(sessions)
+            for session in sessions:
                 reach[session.source_id] = session.branches
                 digests[session.source_id] = rows.digest(session)
             return digests
 
         def of_target(snapshot: Snapshot) -> dict[str, SessionDigest]:
             rows = StoreSource(snapshot, _ignore_damage, _ignore_progress, sound.target)
-            copies = {id: rows.find(id, branches) for id, branches in reach.items()}
-            return {id: rows.digest(one) for id, one in copies.items() if one is not None}
+            copies = rows.find(reach)
+            rows.read_ahead(copies)
+            return {one.source_id: rows.digest(one) for one in copies}
 
         originals = self._source.read(of_source)
         copies = self._read_target(of_target)
@@ -225,9 +227,7 @@ class _Copy:
         """Compare a batch with the target; add to `missing` and `refused` what is to be done."""
         same: set[str] = set()
         pairs: dict[str, DigestPair] = {}
-        if self._read_target(
-            lambda snapshot: any(snapshot.find_session(id=id, stubs=True) for id in batch.ids)
-        ):
+        if self._read_target(lambda snapshot: bool(snapshot.sessions_by_id(batch.ids))):
             pairs = self._digest_both(batch, BlobChecks({}, {}))
         for id, pair in pairs.items():
             if pair.target is not None and pair.source.digest == pair.target.digest:
@@ -257,8 +257,10 @@ class _Copy:
     ) -> None:
         """Refuse sessions that are not earlier copies; note those with records that are gone."""
         refuse_diverged(target, sessions, source, self._is_in_source)
+        there = target.sessions_by_id([one.source_id for one in sessions])
+        copies = [one for one in sessions if one.source_id in there]
         self._to_drop_from.update(
-            one.source_id for one in sessions if gone_records(target, one, source)
+            one.source_id for one in copies if gone_records(target, one, source)
         )
 
     def _is_in_source(self, id: str) -> bool:
@@ -270,6 +272,7 @@ class _Copy:
         def store(snapshot: Snapshot) -> tuple[CopyResult, dict[str, int | None]]:
             rows = StoreSource(snapshot, self._record_damage, self._meter.advance)
             families = rows.families(batch.ids)
+            rows.read_ahead([one for family in families for one in family])
             dropped.extend(self._drop_gone_records(families, rows))
             stamps = {
                 one.source_id: rows.change_stamp(one) for family in families for one in family
@@ -524,12 +527,8 @@ def _source_proxy(rows: StoreSource) -> CopySource:
 
 
 def _wrap_iterator(items: Iterator[object]) -> Iterator[object]:
-    while True:
-        with _tag_source_errors():
-            item = next(items, _EXHAUSTED)
-        if item is _EXHAUSTED:
-            return
-        yield item
+    with _tag_source_errors():  # What their user raises is not raised in here.
+        yield from items
 
 
 @contextmanager

@@ -12,8 +12,10 @@ digests.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import accumulate, islice, takewhile
 from typing import Final
 from zlib import crc32
 
@@ -40,7 +42,7 @@ from holdfast.operations.session_import import (
 )
 from holdfast.operations.sessions import stub_row
 from holdfast.storage.ancestry import Segment
-from holdfast.storage.protocol import Snapshot
+from holdfast.storage.protocol import Snapshot, TurnRange
 from holdfast.storage.rows import (
     BranchRow,
     HeadRow,
@@ -55,6 +57,8 @@ from holdfast.transfer.export import ExportPlan, PlannedBranch
 from holdfast.values import Damage
 
 _PAGE_MESSAGES: Final = 200
+_PAGE_TURNS: Final = 50
+_MAX_AHEAD_MESSAGES: Final = 2_000
 _BLOB_FIELD: Final = b'"sha256"'
 # Part of every digest, and thus of what a copy reports: they stay when a class is renamed.
 _DIGEST_TAGS: Final[Mapping[type, str]] = {
@@ -104,8 +108,10 @@ class StoreSource:
 
         Parents come first. A stub has only the messages that its forks share.
         """
-        found = [self._snapshot.find_session(id=id) for id in ids]
-        plan = ExportPlan(self._snapshot, [row.n for row in found if row is not None])
+        found = self._snapshot.sessions_by_id(list(ids)).values()
+        numbers = [row.n for row in found if row.purged_at is None]
+        self._snapshot.read_ahead(numbers)
+        plan = ExportPlan(self._snapshot, numbers)
         families = []
         for family in plan.families:
             branches = plan.branches(family)
@@ -117,6 +123,23 @@ class StoreSource:
             ]
             families.append([self.imported_session(row, branches[row.n]) for row in rows if row])
         return families
+
+    def read_ahead(self, sessions: Sequence[ImportedSession]) -> None:
+        """Prepare to read the first messages and turns of sessions, all at once."""
+        spans = [span for session in sessions for _, span in self._spans(session)]
+        messages = accumulate((span.last or 0) - span.first + 1 for span in spans)
+        few = takewhile(lambda total: total <= _MAX_AHEAD_MESSAGES, messages)
+        ranges = [span for span, _ in zip(spans, few, strict=False)]
+        turns = [found for session in sessions for found in islice(_turn_ranges(session), 1)]
+        self._snapshot.read_ahead((), ranges, turns)
+
+    def _spans(self, session: ImportedSession) -> Iterator[tuple[int, Segment]]:
+        """Return the messages of each branch in pages, with its number."""
+        for branch in session.branches:
+            n = self._branches[session.source_id, branch.number].n
+            for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE_MESSAGES):
+                last = min(branch.last_seq, first + _PAGE_MESSAGES - 1)
+                yield branch.number, Segment(n, first, last, session.source_id)
 
     def imported_session(
         self, row: SessionRow, branches: Sequence[PlannedBranch]
@@ -151,11 +174,13 @@ class StoreSource:
             last_record=branch.last_record,
         )
 
-    def find(self, id: str, reach: Sequence[NewBranch]) -> ImportedSession | None:
-        """Find a session by its id; a stub is limited to these branches and where they end."""
-        row = self._snapshot.find_session(id=id, stubs=True)
-        if row is None:
-            return None
+    def find(self, reach: Mapping[str, Sequence[NewBranch]]) -> list[ImportedSession]:
+        """Find sessions by id; a stub is limited to these branches and where they end."""
+        rows = self._snapshot.sessions_by_id(reach.keys())
+        self._snapshot.read_ahead([row.n for row in rows.values()])
+        return [self._limited_session(rows[id], reach[id]) for id in reach if id in rows]
+
+    def _limited_session(self, row: SessionRow, reach: Sequence[NewBranch]) -> ImportedSession:
         branches = [PlannedBranch(branch) for branch in self._snapshot.all_branches(row.n)]
         if row.purged_at is not None:
             ends = {branch.number: branch for branch in reach}
@@ -184,20 +209,15 @@ class StoreSource:
 
     def messages(self, session: ImportedSession) -> Iterator[ImportedMessage]:
         """Return the messages of each branch, up to its `last_seq`."""
-        for branch in session.branches:
-            n = self._branches[session.source_id, branch.number].n
-            for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE_MESSAGES):
-                last = min(branch.last_seq, first + _PAGE_MESSAGES - 1)
-                for _, rows in self._snapshot.messages(
-                    [Segment(n, first, last, session.source_id)]
-                ):
-                    if [row.seq for row in rows] != list(range(first, last + 1)):
-                        raise Damaged(
-                            f"session {session.source_id}: some of the messages {first} to "
-                            f"{last} are missing"
-                        )
-                    self._step(len(rows))
-                    yield from (self._message(session, branch.number, row) for row in rows)
+        for branch, span in self._spans(session):
+            ((_, rows),) = self._snapshot.messages([span])
+            if [row.seq for row in rows] != list(range(span.first, (span.last or 0) + 1)):
+                raise Damaged(
+                    f"session {session.source_id}: some of the messages {span.first} to "
+                    f"{span.last} are missing"
+                )
+            self._step(len(rows))
+            yield from [self._message(session, branch, row) for row in rows]
 
     def _message(self, session: ImportedSession, branch: int, row: MessageRow) -> ImportedMessage:
         try:
@@ -247,11 +267,9 @@ class StoreSource:
         return ImportedStoreRecord(row=row, blob_refs=_record_blobs(row))
 
     def turns(self, session: ImportedSession) -> Iterator[NewTurn]:
-        """Return the turns, read one by one because there may be very many."""
-        for number in range(1, session.turns + 1):
-            row = self._snapshot.turn(session.row.n, number)
-            if row is not None:
-                tools = self._snapshot.tools(session.row.n, number)
+        """Return the turns, read in pages because there may be very many."""
+        for wanted in _turn_ranges(session):
+            for row, tools in self._snapshot.turns_with_tools(wanted):
                 yield NewTurn(
                     without_lease(row),
                     tuple(msgspec.structs.replace(tool, session=0) for tool in tools),
@@ -301,24 +319,24 @@ class StoreSource:
         digest.update(
             codec.to_json((row, session.branches, None if head is None else _head_state(head)))
         )
-        messages = records = turns = queued = 0
-        for item in self.items(session):
-            if isinstance(item, ImportedRecord) and item.lost:
-                continue
-            messages += isinstance(item, ImportedMessage)
-            records += isinstance(item, ImportedRecord)
-            turns += isinstance(item, NewTurn)
-            queued += isinstance(item, QueueRow)
-            digest.update(codec.to_json(self._digest_input(item)))
-            if isinstance(item, ImportedMessage | ImportedRecord):
-                digest.update(item.row.body)
+        counts: Counter[type] = Counter()
+        items = (
+            item
+            for item in self.items(session)
+            if not (isinstance(item, ImportedRecord) and item.lost)
+        )
+        while page := list(islice(items, _PAGE_MESSAGES)):
+            counts.update(map(type, page))
+            digest.update(codec.to_json([self._digest_input(item) for item in page]))
+            entries = (item for item in page if isinstance(item, ImportedMessage | ImportedRecord))
+            digest.update(b"".join([item.row.body for item in entries]))
         return SessionDigest(
             is_stub=session.is_stub,
             digest=digest.digest(),
-            messages=messages,
-            records=records,
-            turns=turns,
-            queued=queued,
+            messages=counts[ImportedMessage],
+            records=counts[ImportedRecord],
+            turns=counts[NewTurn],
+            queued=counts[QueueRow],
             interrupted=head is not None and head.open_turn is not None,
             change_stamp=self.change_stamp(session),
         )
@@ -336,9 +354,11 @@ class StoreSource:
     def _digest_input(self, item: ImportItem) -> object:
         """Return an item without message bodies and file data, for the digest."""
         if isinstance(item, ImportedMessage):
-            row, own = item.row, dict(item.blobs)
-            names = sorted({*own, *item.blob_refs})
-            files = [(name, name in own or self.is_intact(name)) for name in names]
+            row, files = item.row, []
+            if item.blobs or item.blob_refs:
+                own = dict(item.blobs)
+                names = sorted({*own, *item.blob_refs})
+                files = [(name, name in own or self.is_intact(name)) for name in names]
             return ("message", item.branch, row.seq, row.id, row.turn, len(row.body), files)
         if isinstance(item, ImportedRecord):
             kept = item.row
@@ -362,6 +382,13 @@ def _limited(row: BranchRow, end: NewBranch) -> PlannedBranch:
     """Return a branch of a stub that ends where another one does, or earlier."""
     last_seq = min(row.last_seq, end.last_seq)
     return PlannedBranch(msgspec.structs.replace(row, last_seq=last_seq), end.last_record)
+
+
+def _turn_ranges(session: ImportedSession) -> Iterator[TurnRange]:
+    """Return the numbers of a session's turns in pages."""
+    for first in range(1, session.turns + 1, _PAGE_TURNS):
+        last = min(session.turns, first + _PAGE_TURNS - 1)
+        yield TurnRange(session.row.n, first, last)
 
 
 def _record_blobs(row: RecordRow | StoreRecordRow) -> tuple[str, ...]:

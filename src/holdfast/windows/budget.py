@@ -59,16 +59,11 @@ class FitResult(msgspec.Struct, frozen=True):
 def cost(block: MessageBlock, count: TokenCounter) -> int:
     """Return how many tokens a block has; every call must have its result already."""
     if block.tokens is None:
-        stored = block.message.tokens if count is of_text else None
-        message_tokens = tokens.of_message(block.message, count) if stored is None else stored
         answers = (answer for answer in block.results.values() if answer is not None)
-        block.tokens = message_tokens + sum(_result_cost(answer, count) for answer in answers)
+        block.tokens = tokens.of_message(block.message, count) + sum(
+            tokens.of_part(answer, count) for answer in answers
+        )
     return block.tokens
-
-
-def _result_cost(answer: PairedResult, count: TokenCounter) -> int:
-    stored = answer.tokens if count is of_text else None
-    return tokens.of_part(answer, count) if stored is None else stored
 
 
 def fit(blocks: Sequence[MessageBlock], limits: WindowLimits) -> FitResult:
@@ -208,7 +203,7 @@ def _shorten_to_fit(
 def _shorten_longest(blocks: list[MessageBlock], limits: WindowLimits, notes: list[str]) -> None:
     """Shorten tool results, the longest first, until the blocks fit."""
     results = [
-        (_result_cost(result, limits.count), at, call)
+        (tokens.of_part(result, limits.count), at, call)
         for at, block in enumerate(blocks)
         for call, result in block.results.items()
         if result is not None
@@ -221,7 +216,7 @@ def _shorten_longest(blocks: list[MessageBlock], limits: WindowLimits, notes: li
         result = block.results[call]
         assert result is not None  # noqa: S101 - `results` holds no others
         shorter = shorten(result, max(_MIN_SHORTENED_TOKENS // 2, amount - over), limits.count)
-        over -= amount - _result_cost(shorter, limits.count)
+        over -= amount - tokens.of_part(shorter, limits.count)
         if shorter is not result:
             results_now = {**block.results, call: shorter}
             blocks[at] = msgspec.structs.replace(block, results=results_now, tokens=None)

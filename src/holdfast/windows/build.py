@@ -175,26 +175,28 @@ class _WindowBuilder:
     def _fit_tail(self, summary: Message | None, covered: int, first: Message | None) -> _TailFit:
         """Read back from the end, a page at a time, until more would not fit."""
         tail: list[Message] = []
+        estimated = 0
         low, page = self._head.seq + 1, _FIRST_PAGE
         if self._options.max_tokens is None and self._options.max_messages is None:
             page = self._head.seq
         while True:
-            if low <= covered + 1 or not self._has_room(tail):
+            if low <= covered + 1 or not self._has_room(len(tail), estimated):
                 view = self._fit_messages(tail, summary, covered, first)
                 if low <= covered + 1 or (view.fitted.is_full and view.has_user_message):
                     return view
             high, low = low - 1, max(covered + 1, low - page)
-            tail = self._read(low, high) + tail
+            read = self._read(low, high)
+            tail = read + tail
+            estimated += sum(map(tokens.of_message, read))
             page *= 2  # Doubling keeps the cost of the repeated decisions linear.
 
-    def _has_room(self, tail: Sequence[Message]) -> bool:
-        """True if, by the stored token counts, there is certainly room for more messages."""
+    def _has_room(self, messages: int, estimated: int) -> bool:
+        """True if there is certainly room for more than so many messages and estimated tokens."""
         budget, max_messages = self._budget(), self._options.max_messages
         if budget is not None and self._count is not tokens.of_text:
             budget //= 2
-        tail_tokens = sum(message.tokens or 0 for message in tail)
-        return (budget is None or tail_tokens < budget) and (
-            max_messages is None or len(tail) < max_messages
+        return (budget is None or estimated < budget) and (
+            max_messages is None or messages < max_messages
         )
 
     def _fit_messages(

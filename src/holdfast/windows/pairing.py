@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from holdfast import tokens
 from holdfast.formats.common import filter_parts, has_raw_key
 from holdfast.values import (
     File,
@@ -37,18 +36,17 @@ _PENDING: Final = "[no result yet]"
 
 
 class PairedResult(ToolResult, frozen=True):
-    """A result with its provider's notes and its token count, if that was stored.
+    """A result with its provider's notes.
 
     `source` is the id of the message that it is from; None for one that was added.
     """
 
     notes: tuple[Part, ...] = ()
-    tokens: int | None = None
     source: str | None = None
 
     def with_content(self, content: str | tuple[Text | File | Raw, ...]) -> PairedResult:
-        """Return the result with other content; its token count is then unknown."""
-        return msgspec.structs.replace(self, content=content, tokens=None)
+        """Return the result with other content."""
+        return msgspec.structs.replace(self, content=content)
 
 
 class MessageBlock(msgspec.Struct):
@@ -165,16 +163,11 @@ def _assign_results(message: Message, waiting: dict[str, MessageBlock]) -> bool:
 def _results_of(message: Message) -> list[PairedResult]:
     """Return the results in a message, each with the notes directly after it."""
     found: list[PairedResult] = []
-    cost = None
-    if message.tokens is not None and len(message.parts) == 1:
-        cost = message.tokens - tokens.MESSAGE_TOKENS
     after_result = False
     for part in message.parts:
         if isinstance(part, ToolResult):
             found.append(
-                PairedResult(
-                    part.call_id, part.content, part.error, part.name, (), cost, message.id
-                )
+                PairedResult(part.call_id, part.content, part.error, part.name, (), message.id)
             )
         elif after_result and (has_raw_key(part, "part") or has_raw_key(part, "fields")):
             found[-1] = msgspec.structs.replace(found[-1], notes=(*found[-1].notes, part))

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 
@@ -24,20 +24,19 @@ from holdfast.storage.index_tables import IndexTableHost
 from holdfast.storage.interrupts import defer_signals
 from holdfast.storage.postgres import migrations, search_tables, server_checks
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
-from holdfast.storage.postgres.connection import Connection, TimeoutConnection
+from holdfast.storage.postgres.connection import Connection
 from holdfast.storage.postgres.conninfo import parse_conninfo
 from holdfast.storage.postgres.conversion import metadata_uuids, readable_text, split_branch
-from holdfast.storage.postgres.errors import is_connection_lost, translate
+from holdfast.storage.postgres.errors import is_connection_lost, is_name_conflict, translate
 from holdfast.storage.postgres.pool import Pool
 from holdfast.storage.postgres.retry import TransactionRunner
 from holdfast.storage.postgres.search_tables import PostgresIndexTables
 from holdfast.storage.postgres.snapshot import HorizonRequired, PostgresSnapshot, Tenant
-from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.postgres.tables import USAGE
 from holdfast.storage.postgres.watcher import NotificationWatcher
 from holdfast.storage.prefetch import Prefetched, prefetch_of
 from holdfast.storage.protocol import Backend, HealthCheck, Operation, PendingWrite, Query
-from holdfast.storage.write_queue import WriteQueue
+from holdfast.storage.write_queue import Ticket, WriteQueue
 from holdfast.url import Durability, Location
 from holdfast.values import Damage, Growth, Scan, Stats
 
@@ -76,7 +75,7 @@ class PostgresBackend(Backend, IndexTableHost):
         self._pool = Pool(partial(Connection, self._conninfo), self._conninfo.pool)
         self._watcher = NotificationWatcher(
             self._pool,
-            partial(TimeoutConnection.open, self._conninfo),
+            self._conninfo.past_pooler,
             self._highest_activity,
             self._tenant_info.channel,
             self._tenant_info.write_lock,
@@ -92,8 +91,8 @@ class PostgresBackend(Backend, IndexTableHost):
         """Return whether the database has the tables of a store."""
         conninfo = parse_conninfo(location, "process")
         try:
-            with closing(TimeoutConnection.open(conninfo)) as connection:
-                row = connection.execute(SQL["store_exists"], (conninfo.schema,)).fetchone()
+            with closing(Connection(conninfo)) as connection:
+                row = connection.execute("store_exists", (conninfo.schema,)).fetchone()
         except psycopg.Error as error:
             raise translate(error, _UNCHANGED) from error
         return row is not None and bool(row[0])
@@ -105,6 +104,9 @@ class PostgresBackend(Backend, IndexTableHost):
         return f"{conninfo.redacted_url} (schema {conninfo.schema})"
 
     def _make_writer(self) -> None:
+        self._writing: dict[int, object] = {}  # sessions that a thread writes to by itself
+        # Unfinished writes: those of threads that wait by session, submitted ones without.
+        self._queued: dict[Ticket[Any], int | None] = {}
         self._runner = TransactionRunner(
             self._pool,
             self._tenant_info,
@@ -127,7 +129,9 @@ class PostgresBackend(Backend, IndexTableHost):
         """Check the server, and create the schema or bring it up to date."""
         try:
             with self._connection(self._conninfo.statement) as connection:
+                connection.begin("begin_reading")
                 found = server_checks.read_server_info(connection)
+                connection.roll_back()
                 server_checks.require_supported(found, self._conninfo, readonly=self.readonly)
                 migrations.prepare_schema(
                     connection, self._conninfo, self._steps, readonly=self.readonly
@@ -136,10 +140,14 @@ class PostgresBackend(Backend, IndexTableHost):
             self._pool.close()
             raise
 
-    def _highest_activity(self, listener: TimeoutConnection) -> object:
+    def _highest_activity(self, listener: Connection) -> object:
         """Read the highest activity number, which every write of this tenant changes."""
-        listener.execute(SQL["set_tenant"], (self._tenant_info.mark,))
-        return listener.execute(SQL["highest_activity"], (self._tenant_info.mark,)).fetchone()
+        tenant = (self._tenant_info.mark,)
+        listener.begin("begin_reading")
+        listener.execute("enter_reading", tenant)
+        found = listener.execute("highest_activity", tenant)
+        listener.commit()
+        return found.fetchone()
 
     @contextmanager
     def _connection(self, timeout_s: float) -> Iterator[Connection]:
@@ -191,6 +199,7 @@ class PostgresBackend(Backend, IndexTableHost):
                 if needed:
                     horizon = self._horizon()
                 with self._snapshot(timeout_s, horizon) as (connection, snapshot):
+                    snapshot.until = until
                     before = connection.round_trips
                     try:
                         found = query(connection, snapshot)
@@ -202,7 +211,7 @@ class PostgresBackend(Backend, IndexTableHost):
                 needed = True
                 continue
             except StoreUnavailable as error:
-                lost = error.__cause__ is not None and is_connection_lost(error.__cause__)
+                lost = error.__cause__ is not None and _is_cured_by_another(error.__cause__)
                 over = self.closed or time.monotonic() + _RETRY_PAUSE_S > until
                 if not lost or over or (received and not restartable):
                     raise
@@ -239,16 +248,54 @@ class PostgresBackend(Backend, IndexTableHost):
         return PostgresIndexTables(self._conninfo, self._tenant_info) if usable else None
 
     def write(self, operation: Operation[T], *, exclusive: bool = False) -> T:
-        """Run an operation; it is durable when this returns."""
+        """Run an operation; it is durable when this returns.
+
+        Writes of several threads to one session would wait for each other's commit; so while one
+        runs, the others are queued, and share a transaction.
+        """
         self._refuse_write()
-        if self._write_queue.active and not exclusive:
-            return self._write_queue.submit(operation).result()
-        return defer_signals(partial(self._runner.run, operation, exclusive=exclusive))
+        if exclusive:
+            return defer_signals(partial(self._runner.run, operation, exclusive=True))
+        hint = prefetch_of(operation)
+        session = None if hint is None else hint.session
+        if not self._waits_in_queue(session):
+            result = defer_signals(self._try_run_here, operation, session)
+            if result is not None:
+                return result[0]
+        return self._queue(operation, session).result()
+
+    def _waits_in_queue(self, session: int | None) -> bool:
+        """True if a submitted write is unfinished, or one of another thread to this session.
+
+        Those of threads to other sessions are passed: what they wait for may take long.
+        """
+        return any(queued is None or queued == session for queued in list(self._queued.values()))
+
+    def _queue(self, operation: Operation[T], session: int | None = None) -> Ticket[T]:
+        ticket = self._write_queue.submit(operation)
+        self._queued[ticket] = session
+        ticket.when_done(partial(self._forget_queued, ticket))
+        return ticket
+
+    def _forget_queued(self, ticket: Ticket[Any]) -> None:
+        self._queued.pop(ticket, None)
+
+    def _try_run_here(self, operation: Operation[T], session: int | None) -> tuple[T] | None:
+        """Run an operation in this thread; `None` if another one writes to the same session."""
+        if session is None:
+            return (self._runner.run(operation),)
+        mine = object()
+        if self._writing.setdefault(session, mine) is not mine:  # One step for all threads.
+            return None
+        try:
+            return (self._runner.run(operation),)
+        finally:
+            del self._writing[session]
 
     def submit(self, operation: Operation[T]) -> PendingWrite[T]:
         """Queue an operation for the writer thread."""
         self._refuse_write()
-        return self._write_queue.submit(operation)
+        return self._queue(operation)
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until something was written since `seen`."""
@@ -370,7 +417,11 @@ class PostgresBackend(Backend, IndexTableHost):
             without_rls = server_checks.tables_without_rls(connection, self._conninfo)
             number = migrations.schema_version(connection, self._conninfo)
             found = server_checks.checks(
-                server_checks.read_server_info(connection), self._conninfo, without_rls
+                server_checks.read_server_info(connection),
+                self._conninfo,
+                without_rls,
+                server_checks.check_standbys(connection),
+                server_checks.describe_pooler(connection, self._conninfo),
             )
             return [*found, HealthCheck("format", str(number))]
 
@@ -393,6 +444,11 @@ class PostgresBackend(Backend, IndexTableHost):
         self._watcher.reset_after_fork()
         if not self.closed:
             self._make_writer()
+
+
+def _is_cured_by_another(error: BaseException) -> bool:
+    """True if another connection may do what this one did not."""
+    return is_connection_lost(error) or is_name_conflict(error)
 
 
 def _after_fork_in_child() -> None:

@@ -6,6 +6,10 @@ so its id is not known; whether its messages or records are at their positions a
 
 If they are not, and the server has not restarted, the transaction was rolled back once the server
 process (backend) of the lost connection has ended. So that backend is terminated first.
+
+Behind a pooler the process is another one for each transaction, and the pooler may still send on
+what it was sent. What is not stored then may still be, so its status is unknown until the operation
+was run again: the head is another one after that, and a compare-and-swap that comes late fails.
 """
 
 from __future__ import annotations
@@ -69,7 +73,8 @@ def resolve_commit(
     if lost.backend_id is None or lost.pending_commit is None:
         return "unknown"
     ended = terminate_orphan(connection, lost.backend_id)
-    same_run = connection.backend_id.server_run == lost.backend_id.server_run
+    shared = lost.backend_id.shared or connection.pooled
+    same_run = connection.backend_id.server_run == lost.backend_id.server_run and not shared
     xid, inserted = lost.pending_commit.xid, lost.pending_commit.inserted
     status: CommitStatus | None = "unknown"
     try:
@@ -77,9 +82,8 @@ def resolve_commit(
             status = _status_by_entries(connection, tenant, inserted)
             if status is None:
                 status = "unknown" if not same_run else "aborted" if ended else None
-        elif xid is not None and same_run:
-            row = connection.execute("commit_status", (xid,)).fetchone()
-            status = _XACT_STATUS.get(row[0] if row else None, "unknown")
+        elif xid is not None:
+            status = _status_by_xid(connection, xid, lost.backend_id)
         if status == "committed":
             _commit_barrier(connection)
     except psycopg.Error as error:
@@ -97,12 +101,40 @@ def terminate_orphan(connection: Connection, orphan: BackendId) -> bool:
     timeout. Only errors that end the connection are raised.
     """
     backend = (orphan.pid, orphan.started_at)
+    if orphan.shared:
+        return False  # By now it may serve another client. A pooler ends it with its client.
+    ended = _terminate(connection, "terminate_backend", backend)
+    return (
+        connection.execute("find_backend", backend).fetchone() is None if ended is None else ended
+    )
+
+
+def _terminate(connection: Connection, name: str, values: tuple[object, ...]) -> bool | None:
+    """Run a statement that terminates a backend; return whether it ended, `None` if not allowed."""
     try:
-        return all(row[0] for row in connection.execute("terminate_backend", backend).fetchall())
+        return all(row[0] for row in connection.execute(name, values).fetchall())
     except psycopg.Error as error:
         if is_connection_lost(error):
             raise
-    return connection.execute("find_backend", backend).fetchone() is None
+    return None
+
+
+def _status_by_xid(connection: Connection, xid: str, orphan: BackendId) -> CommitStatus | None:
+    """Return the status of a lost transaction by its id; `None` while it is in progress.
+
+    Ids of another run of the server than the one that the connection began in mean nothing.
+    """
+    status = _read_status(connection, xid, orphan)
+    if status is None and orphan.shared and _terminate(connection, "terminate_transaction", (xid,)):
+        status = _read_status(connection, xid, orphan)  # It has ended.
+    return status
+
+
+def _read_status(connection: Connection, xid: str, orphan: BackendId) -> CommitStatus | None:
+    row = connection.execute("commit_status", (xid,)).fetchone()
+    if row is None or row[1:] != orphan.server_run:
+        return "unknown"
+    return _XACT_STATUS.get(row[0], "unknown")
 
 
 def _status_by_entries(

@@ -2,6 +2,9 @@
 
     postgresql://user@host/database?schema=holdfast&deadline=10&pool=10
 
+Settings are not sent with the request for a connection: poolers refuse or drop them there. Each
+connection sets them once it has one (`connection.py`).
+
 Options that are not Holdfast's (`sslmode`, `application_name` …) go to the driver unchanged. The
 redacted URL, for messages, says where the database is and nothing else: no password, under whatever
 option.
@@ -22,6 +25,7 @@ from holdfast.errors import UnknownBackend
 from holdfast.url import Durability, Location, split_options, without_password
 
 _SCHEMA: Final = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,62}")
+_ENDPOINT: Final = re.compile(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\s:@,?#\[\]]+))(?::(\d{1,5}))?")
 _PUBLIC_OPTIONS: Final = frozenset(
     {
         "application_name",
@@ -58,6 +62,13 @@ class ConnInfo(msgspec.Struct, frozen=True, kw_only=True):
     statement: float
     idle: float
     pool: int
+    listen: tuple[str, str] | None = None  # host and port of the server behind a pooler
+    direct: bool = False  # connect there
+
+    @property
+    def past_pooler(self) -> ConnInfo:
+        """Return the same for a connection to the server itself, if its address was given."""
+        return msgspec.structs.replace(self, direct=self.listen is not None)
 
     @property
     def snapshot_idle_timeout(self) -> str:
@@ -69,10 +80,12 @@ class ConnInfo(msgspec.Struct, frozen=True, kw_only=True):
         """What commits wait for."""
         return "on" if self.durability == "power" else "off"
 
-    def driver_arguments(self) -> dict[str, str]:
-        """Return the driver's arguments in addition to the URL."""
-        settings = {
-            "search_path": self.schema,
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the settings that every transaction needs."""
+        return {
+            # Statements name the schema of tables and functions; nothing else of a user's is used.
+            "search_path": "pg_catalog",
             "statement_timeout": _millis(self.statement),
             # Below the response timeout, so that the server reports a blocked lock before the
             # connection counts as lost.
@@ -88,13 +101,25 @@ class ConnInfo(msgspec.Struct, frozen=True, kw_only=True):
             "enable_seqscan": "off",
             "enable_hashjoin": "off",
             "enable_mergejoin": "off",
+            "max_parallel_workers_per_gather": "0",
             "enable_material": "off",
+            "enable_sort": "off",
             "random_page_cost": "1.1",
+            "client_min_messages": "warning",
+        }
+
+    @property
+    def connection_settings(self) -> dict[str, str]:
+        """Return the settings of a connection that no pooler shares among clients."""
+        return {
+            **self.settings,
             "tcp_keepalives_idle": "10",
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",
-            "client_min_messages": "warning",
         }
+
+    def driver_arguments(self) -> dict[str, str]:
+        """Return the driver's arguments in addition to the URL."""
         given = conninfo_to_dict(self.url)
         defaults = {
             "connect_timeout": str(max(_MIN_CONNECT_TIMEOUT_S, math.ceil(self.connect))),
@@ -104,10 +129,11 @@ class ConnInfo(msgspec.Struct, frozen=True, kw_only=True):
             "keepalives_interval": "5",
             "keepalives_count": "3",
         }
-        ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        options = " ".join(str(text) for text in (given.get("options"), ours) if text)
         # With the encoding of the database text might arrive as bytes, or be refused.
-        forced = {"options": options, "client_encoding": "UTF8"}
+        forced = {"client_encoding": "UTF8"}
+        if self.direct and self.listen is not None:
+            host, port = self.listen
+            forced |= {"host": host, "hostaddr": "", "port": port}
         return {**{k: v for k, v in defaults.items() if k not in given}, **forced}
 
 
@@ -133,6 +159,7 @@ def parse_conninfo(location: Location, durability: Durability) -> ConnInfo:
         "statement": 60.0,
         "idle": location.deadline / 2,
     }
+    listen = _endpoint(options.pop("listen", ""), shown)
     pool = _pool_size(options.pop("pool", "10"), shown)
     limits.update({name: _seconds(name, value, shown) for name, value in options.items()})
     return ConnInfo(
@@ -146,6 +173,7 @@ def parse_conninfo(location: Location, durability: Durability) -> ConnInfo:
         statement=limits["statement"],
         idle=limits["idle"],
         pool=pool,
+        listen=listen,
     )
 
 
@@ -179,6 +207,17 @@ def _pool_size(value: str, shown: str) -> int:
             f"{shown}: pool must be a number of connections, {_MIN_POOL_SIZE} or more"
         )
     return int(value)
+
+
+def _endpoint(value: str, shown: str) -> tuple[str, str] | None:
+    """Return a host, or the directory of a socket, and a port, which may be empty."""
+    found = _ENDPOINT.fullmatch(value)
+    if value and found is None:
+        raise UnknownBackend(
+            f"{shown}: listen must be the server's host, or host:port, where notifications arrive "
+            "without a pooler in between"
+        )
+    return None if found is None else (found[1] or found[2], found[3] or "")
 
 
 def _redact(url: str) -> str:

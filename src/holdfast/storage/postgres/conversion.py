@@ -22,6 +22,15 @@ from psycopg.types.numeric import Int8
 from holdfast import codec
 from holdfast.errors import Damaged, StorageError
 from holdfast.storage import metadata_marks
+from holdfast.storage.postgres.arrays import (
+    BigintArray,
+    BinaryArray,
+    UuidArray,
+    bigints,
+    booleans,
+    byteas,
+    uuids,
+)
 from holdfast.storage.rows import (
     BranchOwner,
     MessageRow,
@@ -78,11 +87,22 @@ def entry_mark(session: int, id: str) -> UUID:
     Marks of a session are adjacent, and those of ids with a time (UUIDv7) are in order of time:
     then an append touches one page of the index, and not one for each message.
     """
+    return UUID(bytes=_entry_mark_bytes(session, id))
+
+
+def _entry_mark_bytes(session: int, id: str) -> bytes:
     prefix = session.to_bytes(8, "big")
     digest = sha256(prefix + codec.encode_text(id)).digest()
     timed = _UUID7.match(id)
     order = bytes.fromhex(timed[1] + timed[2]) if timed else digest[6:12]
-    return UUID(bytes=prefix[4:] + order + digest[:6])
+    return prefix[4:] + order + digest[:6]
+
+
+def entry_marks(entries: Iterable[tuple[int, str]]) -> tuple[BigintArray, UuidArray]:
+    """Return the sessions and the marks of messages or records, one array for each column."""
+    found = list(entries)
+    marks = uuids([entry_mark(*entry).bytes for entry in found])
+    return bigints([session for session, _ in found]), marks
 
 
 def key_start(key: str | None) -> bytes | None:
@@ -151,13 +171,15 @@ def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def message_columns(session: int, found: Sequence[MessageRow]) -> tuple[list[object], ...]:
-    """Return the values of several messages, one list for each column."""
-    turns: list[object] = [None if row.turn is None else Int8(row.turn) for row in found]
+def message_columns(session: int, found: Sequence[MessageRow]) -> tuple[BinaryArray, ...]:
+    """Return the values of many messages, one array for each column."""
+    ids = [row.id for row in found]
+    marks = uuids([_entry_mark_bytes(session, id) for id in ids])
     return (
-        [Int8(row.seq) for row in found], [bind(row.id) for row in found],
-        [entry_mark(session, row.id) for row in found], turns, [Int8(row.crc) for row in found],
-        [is_summary(row) for row in found], [row.body for row in found],
+        bigints([row.seq for row in found]), byteas([codec.encode_text(id) for id in ids]),
+        marks, bigints([row.turn for row in found]),
+        bigints([row.crc for row in found]), booleans([is_summary(row) for row in found]),
+        byteas([row.body for row in found]),
     )  # fmt: skip
 
 

@@ -32,13 +32,21 @@ _CONNECTION_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"
 # A read-only server, as a standby until it takes over: a new connection may reach another one.
 _READ_ONLY: Final = "25006"
 _TIMED_OUT: Final = frozenset({"55P03", "57014"})  # and query_canceled
+# A prepared statement that is missing, or there already: a pooler has lent another process.
+_NAME_CONFLICT: Final = frozenset({"26000", "42P05"})
+_NO_TRANSACTIONS: Final = "statement pooling mode"  # in what pgbouncer answers to a BEGIN
 _FULL: Final = frozenset({"53100", "53200"})
 _DAMAGED: Final = frozenset({"XX001", "XX002"})
 
 
 def is_retryable(error: BaseException) -> bool:
     """True if a transaction was rolled back because of concurrent ones."""
-    return isinstance(error, psycopg.Error) and error.sqlstate in _RETRYABLE
+    return isinstance(error, psycopg.Error) and error.sqlstate in _RETRYABLE | _NAME_CONFLICT
+
+
+def is_name_conflict(error: BaseException) -> bool:
+    """True if a name of a prepared statement means something else, or nothing, to the server."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _NAME_CONFLICT
 
 
 def is_connection_lost(error: BaseException) -> bool:
@@ -63,6 +71,16 @@ def _as_holdfast_error(error: psycopg.Error, effect: str) -> HoldfastError:
     if state == _READ_ONLY:
         return StoreUnavailable(
             f"the database is read-only ({reason}); {effect} Connect to the primary server."
+        )
+    if _NO_TRANSACTIONS in str(error):
+        return StoreUnavailable(
+            f"the pooler in between allows no transactions ({reason}); {effect} Set pool_mode to "
+            "transaction or session in its configuration, or connect to the server directly."
+        )
+    if state in _NAME_CONFLICT:
+        return StoreUnavailable(
+            f"the pooler in between has mixed up prepared statements ({reason}); {effect} Try "
+            "again; if it keeps happening, connect to the server directly."
         )
     if is_connection_lost(error):
         return StoreUnavailable(f"the database cannot be reached ({reason}); {effect}")

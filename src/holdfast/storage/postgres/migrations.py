@@ -79,6 +79,7 @@ def _migrate(connection: Connection, conninfo: ConnInfo, steps: Steps) -> None:
         if connection.execute("lacks_schema", (conninfo.schema,)).fetchone() == (True,):
             # The name was validated; the quotes are for names that are keywords of SQL.
             connection.execute_unprepared(f'CREATE SCHEMA "{conninfo.schema}"')
+        connection.execute("search_in", (conninfo.schema,))
         row = connection.execute("store_exists", (conninfo.schema,)).fetchone()
         found = connection.execute("version").fetchone() if row and row[0] else None
         before = 0 if found is None else found[0]

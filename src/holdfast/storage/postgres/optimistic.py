@@ -47,13 +47,13 @@ class OptimisticTransaction(PostgresTransaction):
         new_records = [(session, id) for session in sessions for id in records]
         if len(absent) + len(new_records) > _MAX_MARKS:
             raise ReadNotAllowed
-        marks = [conversion.entry_mark(*message) for message in absent]
         expected = (head.branch_no, head.seq, head.updated_at, head.activity)
-        values: tuple[object, ...] = (*expected, marks, self._tenant_info.known_format, time)
+        marks = conversion.entry_marks(absent)
+        values: tuple[object, ...] = (*expected, *marks, self._tenant_info.known_format, time)
         self._compare = ("cas_head", values)
         if records:
-            marks = [conversion.entry_mark(*record) for record in new_records]
-            self._compare = ("cas_head_and_records", (*values, marks))
+            marks = conversion.entry_marks(new_records)
+            self._compare = ("cas_head_and_records", (*values, *marks))
         self._deferred: list[tuple[str, tuple[object, ...]]] | None = []
         self._heads_before[n] = self._heads[n] = head
         self._locked_sessions.add(n)
@@ -71,12 +71,12 @@ class OptimisticTransaction(PostgresTransaction):
         else:
             self._deferred.append((name, values))
 
-    def _put_head(self, name: str, row: HeadRow) -> None:
+    def put_head(self, row: HeadRow) -> None:
+        """Replace the head: the first time by comparing, ahead of all other writes."""
         if self._deferred is None:
-            super()._put_head(name, row)
+            super().put_head(row)
             return
         deferred, self._deferred = self._deferred, None
-        self._head_writes += 1
         self.writes += 1
         compare, expected = self._compare
         values = (*HEADS.values(row), self._tenant_info.activity_lock, *expected)

@@ -14,9 +14,10 @@ reported as `OutcomeUnknown`.
 An append mostly goes to a session that this process wrote last, whose head is cached
 (`head_cache.py`). It is then run without reading anything, in one round trip (`optimistic.py`).
 
-Submitted writes are run in order (`storage/write_queue.py`), all that wait in one transaction. Such
-a transaction never waits for a row lock: two of them, each holding many sessions, would deadlock.
-An operation that finds a session locked by another transaction ends the batch, and is run alone.
+Submitted writes, and those to a session that another thread writes to, are run in order
+(`storage/write_queue.py`), all that wait in one transaction. Such a transaction never waits for a
+row lock: two of them, each holding many sessions, would deadlock. An operation that finds a session
+locked by another transaction ends the batch, and is run alone.
 """
 
 from __future__ import annotations
@@ -300,6 +301,10 @@ class TransactionRunner:
         raise translate(error, _NOT_STORED) from error
 
     def _commit(self, connection: Connection, tx: PostgresTransaction, value: object) -> None:
+        try:
+            tx.write_out()
+        except psycopg.Error as error:
+            self._rollback_and_raise(connection, error)
         if not tx.writes:
             # What it found stored may still be on its way to a standby.
             connection.execute("commit_barrier")

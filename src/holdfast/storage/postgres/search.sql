@@ -3,14 +3,6 @@
 
 -- ------------------------------------------------------------------------------- connections
 
--- In addition to the settings of all connections (conninfo.py). With this work_mem a bitmap of the many
--- messages with a common word stays exact. An erasure holds the index for long.
--- name: settings
-SELECT set_config('jit', 'off', false),
-  set_config('max_parallel_workers_per_gather', '0', false),
-  set_config('synchronous_commit', 'off', false), set_config('work_mem', '32MB', false),
-  set_config('idle_in_transaction_session_timeout', $1, false)
-
 -- name: lock
 SELECT pg_advisory_xact_lock($1)
 

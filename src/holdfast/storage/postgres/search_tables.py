@@ -46,9 +46,7 @@ class PostgresIndexTables:
             f"{conninfo.redacted_url} (tables {conninfo.schema}.index*, tenant {tenant.name})"
         )
         self.code = tenant.mark.hex[:_CODE_LENGTH]
-        self.lock = int.from_bytes(
-            mark(f"index of {conninfo.schema}\0{tenant.name}").bytes[:8], "big", signed=True
-        )
+        self.lock = _lock(f"{conninfo.schema}\0{tenant.name}")
 
     def connect(self) -> PostgresIndexConnection:
         """Return a connection, which is opened when it is first used."""
@@ -103,21 +101,25 @@ class PostgresIndexConnection:
         self._begin("begin_writing")
         self.execute("enter_reading", (self._tenant.mark,))
         self.execute_sql(search_snapshot.SQL["lock_timeout"], (_millis(timeout_s),))
+        if self._connected.pooled:
+            # One that indexes keeps a process of the server while it reads the log through another.
+            # If many tenants did so at once, they could have all processes of the pooler.
+            self.execute_sql(search_snapshot.SQL["lock"], (_lock(self._conninfo.schema),))
         self.execute_sql(search_snapshot.SQL["lock"], (self._index_lock,))
 
     def _begin(self, name: str) -> None:
         with self._translated_errors():
             if self._connection is None:
                 self._connect()
+            settings = self._connected.transaction_settings
         self._replayable = []
         self.execute(name)
+        if settings is not None:
+            self.execute("settings", settings)
 
     def _connect(self) -> Connection:
-        self._connection = connection = Connection(self._conninfo)
+        self._connection = connection = Connection(self._conninfo, search_settings(self._conninfo))
         connection.timeout_s = self._conninfo.statement
-        connection.execute_sql(
-            search_snapshot.SQL["settings"], (_millis(self._conninfo.statement),)
-        ).fetchall()
         return connection
 
     def commit(self) -> None:
@@ -243,6 +245,25 @@ class PostgresIndexConnection:
     ) -> list[int]:
         """Return the branches that sessions of these scopes, agents and directories can show."""
         return self.log().visible_branches(scopes, agents, cwds, all_branches=all_branches)
+
+
+def _lock(name: str) -> int:
+    return int.from_bytes(mark(f"index of {name}").bytes[:8], "big", signed=True)
+
+
+def search_settings(conninfo: ConnInfo) -> dict[str, str]:
+    """Return the settings of connections to an index, in addition to those of all connections.
+
+    With this work_mem a bitmap of the many messages with a common word stays exact. An erasure
+    holds the index for long.
+    """
+    return {
+        "jit": "off",
+        "max_parallel_workers_per_gather": "0",
+        "synchronous_commit": "off",
+        "work_mem": "32MB",
+        "idle_in_transaction_session_timeout": _millis(conninfo.statement),
+    }
 
 
 def _millis(seconds: float) -> str:

@@ -16,9 +16,12 @@ _FSYNC_HINT: Final = "set it to on: without it a power cut may destroy the whole
 _FULL_PAGE_WRITES_HINT: Final = (
     "set it to on: without it a power cut may tear pages that were written before"
 )
+_NO_STANDBY_HINT: Final = (
+    "start a standby of that name, or change synchronous_standby_names: no write is acknowledged"
+)
 _STANDBY_HINT: Final = "connect to the primary: a standby may lag behind acknowledged writes"
-_POOLER_HINT: Final = (
-    "A pooler in between seems to drop the settings of connections: connect to the server directly."
+_SETTINGS_HINT: Final = (
+    "Something in between seems to drop the settings of connections: connect to the server itself."
 )
 _ROW_SECURITY_HINT: Final = (
     "revoke this role's rights on these tables: they show it the rows of all tenants"
@@ -65,7 +68,7 @@ def require_supported(server: ServerInfo, conninfo: ConnInfo, *, readonly: bool)
             f"{conninfo.redacted_url} has synchronous_commit = {server.synchronous_commit} "
             "although this "
             f"connection set it to {conninfo.synchronous_commit}; nothing was opened. "
-            f"{_POOLER_HINT}"
+            f"{_SETTINGS_HINT}"
         )
     for name, value, hint in _durability_settings(server):
         if value != "on" and conninfo.durability == "power":
@@ -88,7 +91,37 @@ def tables_without_rls(connection: Connection, conninfo: ConnInfo) -> str | None
     return None if row is None else row[0]
 
 
-def checks(server: ServerInfo, conninfo: ConnInfo, without_rls: str | None) -> list[HealthCheck]:
+def describe_pooler(connection: Connection, conninfo: ConnInfo) -> str:
+    """Return whether a pooler is in between, and what it means for statements and followers."""
+    if not connection.pooled:
+        return "none"
+    statements = "are prepared" if connection.prepares else "are parsed each time"
+    followers = "poll" if conninfo.listen is None else "listen past it"
+    return f"in between; statements {statements}; followers {followers}"
+
+
+def check_standbys(connection: Connection) -> HealthCheck:
+    """Return whether commits wait for a standby, as far as this role may see it.
+
+    A role without `pg_monitor` sees how many standbys there are, and not which are synchronous.
+    """
+    ((names, connected, synchronous),) = connection.execute("standbys").fetchall()
+    if not names:
+        return HealthCheck("standbys", f"{connected} connected, commits wait for none")
+    if not connected or synchronous == 0:
+        value = f"{connected} connected, none synchronous; commits wait for {names}"
+        return HealthCheck("standbys", value, ok=False, hint=_NO_STANDBY_HINT)
+    seen = "shown to pg_monitor only" if synchronous is None else str(synchronous)
+    return HealthCheck("standbys", f"{connected} connected, synchronous: {seen}")
+
+
+def checks(
+    server: ServerInfo,
+    conninfo: ConnInfo,
+    without_rls: str | None,
+    standbys: HealthCheck,
+    pooler: str,
+) -> list[HealthCheck]:
     """Return the checks of the server's setup, for `doctor`."""
     synced = {"power": "survives a power cut", "process": "survives kill -9"}
     return [
@@ -103,6 +136,8 @@ def checks(server: ServerInfo, conninfo: ConnInfo, without_rls: str | None) -> l
             for name, value, hint in _durability_settings(server)
         ),
         HealthCheck("synchronous_commit", server.synchronous_commit),
+        standbys,
+        HealthCheck("pooler", pooler),
         HealthCheck(
             "standby", "yes" if server.is_standby else "no", not server.is_standby, _STANDBY_HINT
         ),

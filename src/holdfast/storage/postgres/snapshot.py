@@ -6,11 +6,12 @@ beginning of a transaction is sent together with its first query.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from msgspec import UNSET, UnsetType
@@ -18,7 +19,7 @@ from psycopg.types.numeric import Int8
 
 from holdfast import codec
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Damaged, SchemaTooNew
+from holdfast.errors import Damaged, SchemaTooNew, StoreUnavailable
 from holdfast.storage.ancestry import (
     Path,
     PathBranch,
@@ -53,7 +54,7 @@ from holdfast.storage.postgres.tables import (
     unreadable_session,
 )
 from holdfast.storage.prefetch import Prefetch, PrefetchItem, StoreRecordName
-from holdfast.storage.protocol import SessionField, Snapshot
+from holdfast.storage.protocol import SessionField, Snapshot, TurnRange
 from holdfast.storage.rows import (
     BranchOwner,
     BranchRow,
@@ -80,11 +81,15 @@ EntryT = TypeVar("EntryT", MessageRow, RecordRow)
 
 _MAX_BIGINT: Final = (1 << 63) - 1
 _TEXT_PAGE_ROWS: Final = 500
+_TEXT_PART_SESSIONS: Final = 10_000
 _HASH_LENGTH: Final = 64
 _MAX_INDEXED_ID_BYTES: Final = 1000  # in statements and in the index, too
 _MAX_MARKS_PER_STATEMENT: Final = 5_000
 _STORE_RECORDS_PAGE_ROWS: Final = 500
 _STORE_RECORD_LOCKS: Final = 256  # of a tenant: a batch of many records takes no more
+ReadAhead: TypeAlias = Literal[
+    "head", "branches", "queue", "queue_blobs", "messages", "turns_between", "tools_between"
+]
 _TURN_SCOPED: Final = frozenset({"turn", "tools", "draft", "opening"})
 
 
@@ -171,6 +176,7 @@ class PostgresSnapshot(Snapshot):
         self._clock = clock
         self._paths = paths
         self._horizon = horizon
+        self.until = math.inf  # when a query that may compare all sessions gives up
         self._entry: StatementResult | None = None
         self._entry_row: tuple[Any, ...] | None = None
         self._server_time: tuple[int, int] | None = None
@@ -231,7 +237,7 @@ class PostgresSnapshot(Snapshot):
         if unknown:
             self._root_branches = self._execute("root_branches", conversion.int8_array(unknown))
 
-    def _result(self, name: PrefetchItem | Literal["head"], *values: int) -> StatementResult:
+    def _result(self, name: PrefetchItem | ReadAhead, *values: int) -> StatementResult:
         """Return the result of a statement that may have been prefetched."""
         return self._prefetched.pop((name, *values), None) or self._execute(name, *values)
 
@@ -284,6 +290,34 @@ class PostgresSnapshot(Snapshot):
         found = self._statements.execute_sql(text, values).fetchall()
         convert = self._session_with_head if by in {"id", "key"} else SESSIONS.row
         return [convert(row) for row in found]
+
+    def sessions_by_id(self, ids: Collection[str]) -> dict[str, SessionRow]:
+        """Return the sessions with these ids, in one statement; their heads are cached."""
+        found = self._fetch_all("sessions_of_ids", [bind(id) for id in ids]) if ids else []
+        return {row.id: row for row in map(self._session_with_head, found)}
+
+    def sessions_by_key(self, keys: Collection[str]) -> dict[str, SessionRow]:
+        """Return the sessions that have these keys, in one statement; their heads are cached."""
+        found = self._fetch_all("sessions_of_keys", [mark(key) for key in keys]) if keys else []
+        rows = map(self._session_with_head, found)
+        return {row.key: row for row in rows if row.key is not None and row.key in keys}
+
+    def read_ahead(
+        self,
+        sessions: Collection[int] = (),
+        ranges: Collection[Segment] = (),
+        turns: Collection[TurnRange] = (),
+    ) -> None:
+        """Queue what is read of sessions, messages and turns; the first that is needed waits."""
+        for n in sessions:
+            for name in ("branches", "usage", "queue", "queue_blobs"):
+                self._prefetched[name, n] = self._execute(name, n)
+        for span in ranges:
+            values = _span_values(span)
+            self._prefetched["messages", *values] = self._execute("messages", *values)
+        for wanted in turns:
+            for name in ("turns_between", "tools_between"):
+                self._prefetched[name, *wanted] = self._execute(name, *wanted)
 
     def _session_result(self, n: int) -> StatementResult:
         return self._result("session", n)
@@ -338,15 +372,22 @@ class PostgresSnapshot(Snapshot):
         self, listing: SessionFilter, *, before: int | None, limit: int
     ) -> list[ListedSession]:
         """List by activity, newest first."""
-        if listing.text is None and not listing.metadata:
-            return self._list(listing, before, limit)
-        rows = limit if listing.text is None else _TEXT_PAGE_ROWS
-        return list(islice(self._list_matching(listing, before, rows), limit))
+        before = _MAX_BIGINT if before is None else before
+        if listing.text is not None:
+            return list(islice(self._list_with_text(listing, before), limit))
+        if listing.metadata:
+            return list(islice(self._list_matching(listing, before, limit), limit))
+        return self._list(listing, before, limit)
 
-    def _list(self, listing: SessionFilter, before: int | None, limit: int) -> list[ListedSession]:
-        values: list[object] = [self._tenant, _MAX_BIGINT if before is None else before, limit]
-        conditions = _conditions(listing, values)
-        text = "\n".join((SQL["list"], *conditions, SQL["list_end"]))
+    def _list(
+        self, listing: SessionFilter, before: int, limit: int, first: int = 0
+    ) -> list[ListedSession]:
+        """List sessions, or those with a recency of `first` or more that may have the text."""
+        values: list[object] = [self._tenant, before, limit]
+        conditions = _conditions(listing, values, first)
+        looked_up = listing.metadata or listing.key_prefix or listing.pinned or listing.archived
+        name = "list_looked_up" if looked_up else "list"
+        text = "\n".join((SQL[name], *conditions, SQL[f"{name}_end"]))
         found: list[ListedSession] = []
         held: list[HeadRow] = []
         for forks, *row in self._statements.execute_sql(text, values).fetchall():
@@ -371,8 +412,26 @@ class PostgresSnapshot(Snapshot):
                 turn = TURNS.row(row)
                 self._open_turns[turn.session, turn.number] = turn
 
+    def _list_with_text(self, listing: SessionFilter, before: int) -> Iterator[ListedSession]:
+        """List the sessions that show a text; raise `StoreUnavailable` at the deadline."""
+        compared = 0
+        while True:
+            values = (before, listing.trashed, _TEXT_PART_SESSIONS)
+            first, count = self._fetch_one("list_part", *values) or (None, 0)
+            if count:
+                yield from self._list_matching(listing, before, _TEXT_PAGE_ROWS, first)
+            if count < _TEXT_PART_SESSIONS:
+                return
+            before, compared = first, compared + count
+            if time.monotonic() > self.until:
+                raise StoreUnavailable(
+                    f"the newest {compared:,} sessions were compared with the text, and the "
+                    "deadline has passed; nothing was changed. List fewer (by scope, agent, cwd or "
+                    "since), search for the words, or raise deadline=…"
+                )
+
     def _list_matching(
-        self, listing: SessionFilter, before: int | None, rows: int
+        self, listing: SessionFilter, before: int, rows: int, first: int = 0
     ) -> Iterator[ListedSession]:
         """List the sessions that show a text or have metadata, `rows` at a time.
 
@@ -380,7 +439,7 @@ class PostgresSnapshot(Snapshot):
         are compared here.
         """
         while True:
-            page = self._list(listing, before, rows)
+            page = self._list(listing, before, rows, first)
             readable = [item for item in page if not isinstance(item, UnreadableSession)]
             yield from (pair for pair in readable if listing.matches(*pair))
             if len(page) < rows:
@@ -446,7 +505,7 @@ class PostgresSnapshot(Snapshot):
             position = (session, number) if n is None else split_branch(n)
             found = self._fetch_all("branch", *position)
         else:
-            found = self._fetch_all("branches", session)
+            found = self._result("branches", session or 0).fetchall()
         rows = [(branch_row(row), seq) for *row, seq in found]
         self._first_records.update((row.n, seq) for row, seq in rows)
         return [row for row, _ in rows]
@@ -490,8 +549,8 @@ class PostgresSnapshot(Snapshot):
         ]
 
     def _read_range(self, span: Segment) -> list[MessageRow]:
-        values = (*split_branch(span.branch), span.first, span.last or 0)
-        return [conversion.message_row(row) for row in self._fetch_all("messages", *values)]
+        found = self._result("messages", *_span_values(span)).fetchall()
+        return [conversion.message_row(row) for row in found]
 
     def newest_summary(self, path: Path, last: int) -> int | None:
         """Find the last summary along a path; by an index, so no other message is read."""
@@ -544,11 +603,11 @@ class PostgresSnapshot(Snapshot):
     ) -> list[tuple[int, EntryT]]:
         """Find messages or records by their ids on all branches of sessions."""
         wanted, searched = set(ids), set(sessions)
-        marks = [conversion.entry_mark(session, name) for session in sessions for name in wanted]
+        entries = [(session, name) for session in sessions for name in wanted]
         found: list[tuple[int, EntryT]] = []
-        for first in range(0, len(marks), _MAX_MARKS_PER_STATEMENT):
-            some = marks[first : first + _MAX_MARKS_PER_STATEMENT]
-            for session, number, *values in self._fetch_all(name, some):
+        for first in range(0, len(entries), _MAX_MARKS_PER_STATEMENT):
+            some = conversion.entry_marks(entries[first : first + _MAX_MARKS_PER_STATEMENT])
+            for session, number, *values in self._fetch_all(name, *some):
                 row = convert(values)
                 if row.id in wanted and session in searched:
                     found.append((branch_number(session, number), row))
@@ -692,6 +751,14 @@ class PostgresSnapshot(Snapshot):
             return [self._open_turns[session, number]]
         return [TURNS.row(row) for row in self._result("turn", session, number).fetchall()]
 
+    def turns_with_tools(self, wanted: TurnRange) -> list[tuple[TurnRow, list[ToolRow]]]:
+        """Return the turns with these numbers, oldest first, each with its tool ledger."""
+        turns = self._result("turns_between", *wanted)
+        ledgers: dict[int, list[ToolRow]] = {}
+        for tool in map(TOOLS.row, self._result("tools_between", *wanted).fetchall()):
+            ledgers.setdefault(tool.turn, []).append(tool)
+        return [(row, ledgers.get(row.number, [])) for row in map(TURNS.row, turns.fetchall())]
+
     def tools(self, session: int, turn: int) -> list[ToolRow]:
         """Return the tool ledger of a turn, in call order."""
         return [TOOLS.row(row) for row in self._result("tools", session, turn).fetchall()]
@@ -703,9 +770,9 @@ class PostgresSnapshot(Snapshot):
 
     def queue(self, session: int) -> list[QueueRow]:
         """Return queued input in order."""
-        waiting = self._execute("queue", session)
+        waiting = self._result("queue", session)
         blobs: dict[int, list[tuple[str, bytes]]] = {}
-        for number, sha256, data in self._fetch_all("queue_blobs", session):
+        for number, sha256, data in self._result("queue_blobs", session).fetchall():
             blobs.setdefault(number, []).append((sha256, data))
         return [QUEUE.row(row, tuple(blobs.get(row[0], ()))) for row in waiting.fetchall()]
 
@@ -756,6 +823,11 @@ def _record_bounds(segment: Segment) -> tuple[int, ...]:
         _MAX_BIGINT if bound is None else bound for bound in (segment.last, segment.last_record)
     )
     return (*split_branch(segment.branch), segment.first - 1, last, last_record)
+
+
+def _span_values(span: Segment) -> tuple[int, ...]:
+    """Return the bounds of a range of messages, as the statement binds them."""
+    return (*split_branch(span.branch), span.first, span.last or 0)
 
 
 def _range_columns(segments: Sequence[Segment]) -> tuple[list[Int8], ...]:
@@ -814,7 +886,7 @@ def _sought(by: SessionField, value: str) -> tuple[object, ...]:
     return mark(name), bind(name)
 
 
-def _conditions(listing: SessionFilter, values: list[object]) -> list[str]:
+def _conditions(listing: SessionFilter, values: list[object], first: int) -> list[str]:
     """Return the conditions of a listing as SQL; append the values they bind to `values`."""
     conditions = []
 
@@ -825,9 +897,9 @@ def _conditions(listing: SessionFilter, values: list[object]) -> list[str]:
     for name in ("scope", "agent", "cwd"):
         text = getattr(listing, name)
         if text is not None:
-            conditions.append(f"AND s.{name}_mark = {bound(mark(text))}")
+            conditions.append(f"AND r.{name}_mark = {bound(mark(text))}")
             conditions.append(f"AND s.{name} = {bound(bind(text))}")
-    conditions += _name_conditions(listing, bound)
+    conditions += _text_conditions(listing, first, bound)
     if listing.since is not None:
         conditions.append(f"AND h.updated_at >= {bound(listing.since)}")
     if listing.until is not None:
@@ -836,7 +908,7 @@ def _conditions(listing: SessionFilter, values: list[object]) -> list[str]:
     for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
         if flag is not None:
             conditions.append(f"AND {'' if flag else 'NOT '}s.{name}")
-    conditions.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
+    conditions.append(f"AND {'' if listing.trashed else 'NOT '}r.trashed")
     if listing.busy is not None:
         conditions.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
     if not listing.delegates:
@@ -844,8 +916,13 @@ def _conditions(listing: SessionFilter, values: list[object]) -> list[str]:
     return conditions
 
 
-def _name_conditions(listing: SessionFilter, bound: Callable[[object], str]) -> Iterator[str]:
-    """Return the conditions on the metadata and the key; `bound` binds a value."""
+def _text_conditions(
+    listing: SessionFilter, first: int, bound: Callable[[object], str]
+) -> Iterator[str]:
+    """Return the conditions on metadata, key and text; `bound` binds a value."""
+    if listing.text is not None:
+        text = SQL["may_have_text"].replace("$first", bound(first))
+        yield text.replace("$text", bound(bind(listing.text.lower())))
     for found in conversion.metadata_uuids(listing.metadata):
         yield SQL["is_marked"].replace("$mark", bound(found))
     if listing.key_prefix is not None:
@@ -854,5 +931,5 @@ def _name_conditions(listing: SessionFilter, bound: Callable[[object], str]) -> 
             ("key_start", start),
             ("key", codec.encode_text(listing.key_prefix)),
         ):
-            first, last = prefix_range(prefix)
-            yield f"AND s.{column} >= {bound(first)} AND s.{column} < {bound(last)}"
+            lowest, above = prefix_range(prefix)
+            yield f"AND s.{column} >= {bound(lowest)} AND s.{column} < {bound(above)}"

@@ -1,5 +1,9 @@
 """Statements by name, read from `statements.sql`, with their lists of columns filled in.
 
+The files name tables and functions without their schema. `qualify` adds that of a store before a
+statement is sent, so that no statement depends on the `search_path` of whichever connection of the
+server a pooler runs it on.
+
 `add_messages_4` and the like insert that many messages with one bound value for each column of
 each: for few messages this costs half as much as binding arrays.
 """
@@ -7,16 +11,21 @@ each: for few messages this costs half as much as binding arrays.
 from __future__ import annotations
 
 import re
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from holdfast.storage.postgres.tables import TABLES, PostgresTable
-from holdfast.storage.sql_files import load_statements
+from holdfast.storage.sql_files import load_migrations, load_statements
 
 _LOG: Final = "statements.sql"
 _PLACEHOLDER: Final = re.compile(r"\{([\w.*]+)(?:\+(\d+))?\}")
 _UNROLLED_ROWS: Final = range(2, 9)
 _VALUES_CLAUSE: Final = re.compile(r"VALUES \((.*)\)")
 _SHARED_COLUMNS: Final = 3  # tenant, session and branch
+_CREATED: Final = re.compile(
+    r"^CREATE (?:OR REPLACE |UNLOGGED )?(TABLE|VIEW|SEQUENCE|FUNCTION) (\w+)", re.MULTILINE
+)
+_MAX_QUALIFIED: Final = 2_000  # statements; lists and searches have many forms
 
 
 def _lists(name: str, table: PostgresTable[Any]) -> dict[str, str]:
@@ -57,6 +66,26 @@ def load(file: str = _LOG) -> dict[str, str]:
         return fill(pieces[name]) if name in pieces else match[0]
 
     return {name: fill(text) for name, text in found.items() if name not in used}
+
+
+@cache
+def _store_names() -> re.Pattern[str]:
+    """Return the pattern of what a schema goes before: the migrations tell tables and functions."""
+    created = _CREATED.findall("\n".join(load_migrations(__package__).values()))
+    functions = "|".join({name for kind, name in created if kind == "FUNCTION"})
+    relations = "|".join({name for kind, name in created if kind != "FUNCTION"})
+    return re.compile(
+        rf"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|COPY|ANALYZE)\s+(?=(?:{relations})\b)"
+        rf"|\b(?:nextval|to_regclass)\('(?=(?:{relations})')"
+        rf"|(?<![\w.])(?=(?:{functions})\()"
+    )
+
+
+@lru_cache(_MAX_QUALIFIED)
+def qualify(text: str, schema: str) -> str:
+    """Return a statement with the schema before each table and function of the store."""
+    # The name was validated; the quotes are for names that are keywords of SQL.
+    return _store_names().sub(lambda match: f'{match[0]}"{schema}".', text)
 
 
 def _unrolled(text: str, rows: int) -> str:

@@ -23,9 +23,12 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 -- name: begin_writing
 BEGIN ISOLATION LEVEL READ COMMITTED
 
--- Set the tenant for all transactions of the connection.
--- name: set_tenant
-SELECT set_config('holdfast.tenant', $1::uuid::text, false)
+-- Settings ($1 and $2 are their names and values). They last as long as the connection only if it is
+-- served by the process that it was told at its beginning ($3). Otherwise a pooler lends that process
+-- to other clients, too: then they end with the transaction.
+-- name: settings
+SELECT set_config(s.name, s.value, pg_backend_pid() <> $3::bigint)
+FROM unnest($1::text[], $2::text[]) AS s (name, value)
 
 -- Set the tenant of the transaction, and return the server's time.
 -- name: enter_reading
@@ -55,6 +58,9 @@ SELECT pg_backend_pid(),
   (SELECT a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()),
   pg_postmaster_start_time(), (SELECT b.stats_reset FROM pg_stat_bgwriter b)
 
+-- name: prepared_names
+SELECT p.name FROM pg_prepared_statements p
+
 -- Terminate the backend of a lost connection, unless it has ended and its pid was reused.
 -- name: terminate_backend
 SELECT pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a
@@ -63,8 +69,15 @@ WHERE a.pid = $1::integer AND a.backend_start = $2
 -- name: find_backend
 SELECT 1 FROM pg_stat_activity a WHERE a.pid = $1::integer AND a.backend_start = $2
 
+-- Terminate the backend that runs a transaction.
+-- name: terminate_transaction
+SELECT pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a
+WHERE a.backend_xid = $1::text::xid8::xid
+
+-- With the run of the server that gives the answer: another one may have been behind a pooler.
 -- name: commit_status
-SELECT pg_xact_status($1::text::xid8)
+SELECT pg_xact_status($1::text::xid8), pg_postmaster_start_time(),
+  (SELECT b.stats_reset FROM pg_stat_bgwriter b)
 
 -- A log entry whose commit waits for the disk and for standbys, and so for all commits before it.
 -- name: commit_barrier
@@ -100,6 +113,13 @@ WHERE s.tenant = $1
 -- name: sessions_by_key
 {sessions_with_heads} AND s.key_mark = $3 AND s.key = $4
   AND (s.trashed_at IS NULL OR s.trashed_at IS NOT NULL)
+
+-- name: sessions_of_ids
+{sessions_with_heads} AND s.id = ANY ($2::bytea[])
+
+-- name: sessions_of_keys
+{sessions_with_heads} AND s.key_mark = ANY ($2::uuid[]) AND s.trashed_at IS NULL
+  AND s.purged_at IS NULL
 
 -- name: sessions_by_id_prefix
 {sessions} AND s.id >= $3 AND s.id < $4
@@ -152,9 +172,9 @@ WHERE s.tenant = $1 AND s.title_mark IS NOT NULL AND s.trashed_at IS NULL
     SELECT FROM unnest($2::bytea[]) AS word WHERE position(word IN s.loose) = 0))
 ORDER BY s.n
 
--- name: next_session
+-- name: next_sessions
 SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text,
-  nextval('session_numbers')
+  nextval('session_numbers') FROM generate_series(1, $1::integer)
 
 -- name: add_tenant
 INSERT INTO tenants (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING
@@ -162,8 +182,20 @@ INSERT INTO tenants (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING
 -- name: add_session
 INSERT INTO sessions ({sessions.columns}) VALUES ({sessions.values})
 
+-- What lists are filtered by is also in recent.
 -- name: put_session
-UPDATE sessions SET {sessions.update} WHERE tenant = $1 AND n = $2
+WITH put AS (
+  UPDATE sessions SET {sessions.update} WHERE tenant = $1 AND n = $2
+  RETURNING trashed_at IS NOT NULL AS trashed, scope_mark, agent_mark, cwd_mark
+)
+UPDATE recent r
+SET trashed = put.trashed, scope_mark = put.scope_mark, agent_mark = put.agent_mark,
+  cwd_mark = put.cwd_mark
+FROM put CROSS JOIN heads h
+WHERE h.tenant = $1 AND h.session = $2
+  AND r.tenant = $1 AND r.session = $2 AND r.recency = h.recency
+  AND (r.trashed, r.scope_mark, r.agent_mark, r.cwd_mark)
+    IS DISTINCT FROM (put.trashed, put.scope_mark, put.agent_mark, put.cwd_mark)
 
 -- name: drop_session
 DELETE FROM sessions WHERE tenant = $1 AND n = $2
@@ -198,78 +230,181 @@ WHERE h.tenant = $1 AND h.session = ANY ($2::bigint[]) FOR UPDATE OF h SKIP LOCK
 
 -- {heads+1} is the tenant's half of the lock that is taken before an activity number.
 -- name: add_head
-INSERT INTO heads ({heads.columns}, whose, activity)
-VALUES ({heads.values}, $1, take_activity({heads+1}::integer))
+WITH next AS MATERIALIZED (
+  SELECT * FROM take_activity({heads+1}::integer, ({highest}), NULL, NULL)
+),
+put AS (
+  INSERT INTO heads ({heads.columns}, activity, recency)
+  VALUES ({heads.values}, (SELECT activity FROM next), (SELECT recency FROM next))
+), listed AS (
+  INSERT INTO recent (tenant, session, recency, trashed, scope_mark, agent_mark, cwd_mark)
+  SELECT $1, $2, (SELECT recency FROM next), s.trashed_at IS NOT NULL, s.scope_mark, s.agent_mark,
+    s.cwd_mark
+  FROM sessions s WHERE s.tenant = $1 AND s.n = $2
+)
+SELECT activity FROM next
 
 -- name: put_head
-UPDATE heads SET {heads.update}, activity = take_activity({heads+1}::integer)
-WHERE tenant = $1 AND session = $2 RETURNING activity
+{update_head} {move_head}
+SELECT activity FROM put
 
--- Compare and swap: the same if the head is the expected one ({heads+2} to {heads+5}), no message has
--- one of these marks ({heads+6}), the format of the tables is at most {heads+7}, and the server's time
--- is within a second of {heads+8}. Otherwise it is an error, which rolls the transaction back.
+-- The session gets an activity number, and a new recency unless it is the newest one already. The row
+-- before is the same one; of a row that is updated only its new values can be returned.
+-- name: update_head
+WITH put AS (
+  UPDATE heads h SET {heads.update}, activity = next.activity, recency = next.recency
+  FROM heads before
+    CROSS JOIN LATERAL take_activity(
+      {heads+1}::integer, ({highest}), before.activity, before.recency) AS next
+  WHERE h.tenant = $1 AND h.session = $2 AND before.tenant = $1 AND before.session = $2
+
+-- name: move_head
+  RETURNING next.activity, next.recency, before.recency AS recency_before
+), moved AS (
+  UPDATE recent r SET recency = put.recency FROM put
+  WHERE r.tenant = $1 AND r.session = $2 AND r.recency = put.recency_before
+    AND put.recency <> put.recency_before
+)
+
+-- Compare and swap: the same if the head is the expected one ({heads+2} to {heads+5}), no message of
+-- these sessions has these marks ({heads+6}, {heads+7}), the format of the tables is at most {heads+8},
+-- and the server's time is within a second of {heads+9}. Otherwise it is an error, which rolls the
+-- transaction back.
 -- name: cas_head
-{compare} {swap}
+{compare_head} {move_head}
+SELECT sure((SELECT activity FROM put), $2)
 
--- The same if no record has one of these marks ({heads+9}), either, and the session is not in the trash.
+-- The same if no record of these sessions has these marks ({heads+10}, {heads+11}), either, and the
+-- session is not in the trash.
 -- name: cas_head_and_records
-{compare}
+{compare_head}
     AND NOT EXISTS (
-      SELECT FROM records r WHERE r.tenant = $1 AND r.id_mark = ANY ({heads+9}::uuid[]))
+      SELECT FROM unnest({heads+10}::bigint[], {heads+11}::uuid[]) AS new (session, mark)
+        JOIN records r ON r.tenant = $1 AND r.session = new.session AND r.id_mark = new.mark)
     AND EXISTS (
       SELECT FROM sessions s WHERE s.tenant = $1 AND s.n = $2 AND s.trashed_at IS NULL)
-{swap}
+{move_head}
+SELECT sure((SELECT activity FROM put), $2)
 
--- name: compare
-WITH put AS (
-  UPDATE heads SET {heads.update}, activity = take_activity({heads+1}::integer)
-  WHERE tenant = $1 AND session = $2 AND branch = {heads+2} AND seq = {heads+3}
-    AND updated_at = {heads+4} AND activity = {heads+5}
-    AND (SELECT m.value FROM meta m WHERE m.name = 'version') <= {heads+7}
-    AND (abs(extract(epoch FROM clock_timestamp()) * 1000000 - {heads+8}) > 1000000) IS NOT TRUE
+-- name: compare_head
+{update_head}
+    AND h.branch = {heads+2} AND h.seq = {heads+3} AND h.updated_at = {heads+4}
+    AND h.activity = {heads+5}
     AND NOT EXISTS (
-      SELECT FROM messages m WHERE m.tenant = $1 AND m.id_mark = ANY ({heads+6}::uuid[]))
+      SELECT FROM unnest({heads+6}::bigint[], {heads+7}::uuid[]) AS new (session, mark)
+        JOIN messages m ON m.tenant = $1 AND m.session = new.session AND m.id_mark = new.mark)
+    AND (SELECT m.value FROM meta m WHERE m.name = 'version') <= {heads+8}
+    AND (abs(extract(epoch FROM clock_timestamp()) * 1000000 - {heads+9}) > 1000000) IS NOT TRUE
 
--- name: swap
-  RETURNING activity
-)
-SELECT sure((SELECT put.activity FROM put), $2)
-
+-- A number is not taken again: the tenant keeps that of the newest session.
 -- name: drop_head
-DELETE FROM heads WHERE tenant = $1 AND session = $2
+WITH gone AS (
+  DELETE FROM heads WHERE tenant = $1 AND session = $2 RETURNING activity
+), unlisted AS (
+  DELETE FROM recent WHERE tenant = $1 AND session = $2
+)
+UPDATE tenants t SET activity = gone.activity FROM gone
+WHERE t.tenant = $1 AND t.activity < gone.activity AND NOT EXISTS (
+  SELECT FROM recent r WHERE r.tenant = $1 AND r.trashed IN (false, true) AND r.recency > gone.activity)
 
+-- The session with the highest recency has the highest activity.
+-- name: highest_activity
+{highest}
+
+-- name: highest
+SELECT greatest(0,
+  (SELECT t.activity FROM tenants t WHERE t.tenant = $1),
+  (SELECT h.activity FROM recent r JOIN heads h ON h.tenant = $1 AND h.session = r.session
+    WHERE r.tenant = $1 AND NOT r.trashed ORDER BY r.recency DESC LIMIT 1),
+  (SELECT h.activity FROM recent r JOIN heads h ON h.tenant = $1 AND h.session = r.session
+    WHERE r.tenant = $1 AND r.trashed ORDER BY r.recency DESC LIMIT 1))
+
+-- Recency gives the order of activity; a page begins below an activity number. OFFSET 0 makes the planner
+-- read recent in that order, and look up each session, whatever it expects of the filters.
 -- name: list
+{listed}
+FROM recent r
+  CROSS JOIN LATERAL (SELECT * FROM heads
+    WHERE tenant = $1 AND session = r.session AND recency = r.recency OFFSET 0) AS h
+  CROSS JOIN LATERAL (SELECT * FROM sessions WHERE tenant = $1 AND n = r.session OFFSET 0) AS s
+{listed_below}
+
+-- The same by an index without that order, which finds few.
+-- name: list_looked_up
+{listed}
+FROM sessions s
+  CROSS JOIN LATERAL (SELECT * FROM heads WHERE tenant = $1 AND session = s.n OFFSET 0) AS h
+  CROSS JOIN LATERAL (SELECT * FROM recent
+    WHERE tenant = $1 AND session = s.n AND recency = h.recency OFFSET 0) AS r
+{listed_below} AND s.tenant = $1
+
+-- name: listed
 SELECT (SELECT count(*) FROM sessions f WHERE f.tenant = $1 AND f.parent = s.id
     AND f.relation IN ('fork', 'continue') AND f.trashed_at IS NULL AND f.purged_at IS NULL),
-  {s.*}, {h.*} FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
-WHERE h.tenant = $1 AND h.whose = $1 AND h.activity < $2
+  {s.*}, {h.*}
+
+-- name: listed_below
+WHERE r.tenant = $1 AND r.recency < $2 AND h.activity < $2
 
 -- name: is_marked
 AND s.n IN (SELECT m.session FROM metadata_marks m WHERE m.tenant = $1 AND m.mark = $mark)
 
+-- A part of a list that has a text is read at once: down to the recency of the last session of the part.
+-- name: list_part
+SELECT min(part.recency), count(*) FROM (
+  SELECT r.recency FROM recent r WHERE r.tenant = $1 AND r.recency < $2 AND r.trashed = $3
+  ORDER BY r.recency DESC LIMIT $4) AS part
+
+-- True if the title, the preview or the key may have a text: all that are not plain ASCII may, since the
+-- server does not fold letters as the caller does. Those have backslashes in this form.
+-- name: may_have_text
+AND r.recency >= $first AND EXISTS (
+  SELECT FROM lower(encode(coalesce(s.title, '') || '\x0a' || coalesce(h.preview, '') || '\x0a'
+    || coalesce(s.key, ''), 'escape') COLLATE "C") AS shown
+  WHERE position('\' IN shown) > 0 OR position(encode($text, 'escape') IN shown) > 0)
+
 -- name: list_end
-ORDER BY h.activity DESC LIMIT $3
+ORDER BY r.recency DESC LIMIT $3
+
+-- Not by the column itself: to find the first of many that way, the planner would read them all.
+-- name: list_looked_up_end
+ORDER BY r.recency + 0 DESC LIMIT $3
 
 -- The activity number up to which all writes are committed. It is queried before the snapshot that is
--- read from is taken. Locks hold the last 31 bits of a number.
+-- read from is taken. A lock holds the last 31 bits of the number of a block of 64.
 -- name: horizon
-WITH top AS MATERIALIZED (
-  SELECT coalesce(
-    (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1), 0) AS number
-)
+WITH top AS MATERIALIZED (SELECT ({highest}) AS number)
 SELECT least(top.number, (
-  SELECT min(top.number - 1 + ((l.objid::bigint - (top.number & 2147483647) + 3221225472)
-    & 2147483647) - 1073741824)
+  SELECT min((top.number >> 6) + ((l.objid::bigint - (top.number >> 6 & 2147483647) + 3221225472)
+    & 2147483647) - 1073741824) * 64 - 1
   FROM pg_locks l
   WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.classid = $2::bigint::oid
     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())))
 FROM top
 
+-- The sessions with a higher recency, and the one before them, whose activity may be higher.
 -- name: activity_after
+WITH found AS MATERIALIZED (
+  (SELECT r.session, r.recency FROM recent r WHERE r.tenant = $1 AND NOT r.trashed AND r.recency > $2
+    ORDER BY r.recency LIMIT $3)
+  UNION ALL
+  (SELECT r.session, r.recency FROM recent r WHERE r.tenant = $1 AND r.trashed AND r.recency > $2
+    ORDER BY r.recency LIMIT $3)
+  UNION ALL
+  (SELECT r.session, r.recency FROM recent r WHERE r.tenant = $1 AND NOT r.trashed AND r.recency <= $2
+    ORDER BY r.recency DESC LIMIT 1)
+  UNION ALL
+  (SELECT r.session, r.recency FROM recent r WHERE r.tenant = $1 AND r.trashed AND r.recency <= $2
+    ORDER BY r.recency DESC LIMIT 1)
+)
 SELECT h.activity, s.id, h.branch, h.seq
-FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
-WHERE h.tenant = $1 AND h.whose = $1 AND h.activity > $2 AND h.activity <= $4
-ORDER BY h.activity LIMIT $3
+FROM found
+  CROSS JOIN LATERAL (SELECT * FROM heads
+    WHERE tenant = $1 AND session = found.session OFFSET 0) AS h
+  CROSS JOIN LATERAL (SELECT * FROM sessions
+    WHERE tenant = $1 AND n = found.session OFFSET 0) AS s
+WHERE h.activity > $2 AND h.activity <= $4
+ORDER BY found.recency LIMIT $3
 
 -- --------------------------------------------------------------------------------- branches
 
@@ -409,8 +544,10 @@ SELECT (SELECT max(m.seq) FROM messages m WHERE m.tenant = $1 AND m.session = $2
 FROM heads h WHERE h.tenant = $1 AND h.session = $2
 
 -- name: messages_by_id
-SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
-WHERE m.tenant = $1 AND m.id_mark = ANY ($2::uuid[]) ORDER BY m.branch, m.seq
+SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body
+FROM unnest($2::bigint[], $3::uuid[]) AS wanted (session, mark)
+  JOIN messages m ON m.tenant = $1 AND m.session = wanted.session AND m.id_mark = wanted.mark
+ORDER BY m.branch, m.seq
 
 -- How many messages are at these positions, how many of them have the expected id, and how many the
 -- expected id and body.
@@ -542,8 +679,10 @@ SELECT r.seq FROM records r WHERE r.tenant = $1 AND r.session = $2 AND r.branch 
 ORDER BY r.number LIMIT 1
 
 -- name: records_by_id
-SELECT r.session, r.branch, {record_columns} FROM records r
-WHERE r.tenant = $1 AND r.id_mark = ANY ($2::uuid[]) ORDER BY r.branch, r.number
+SELECT r.session, r.branch, {record_columns}
+FROM unnest($2::bigint[], $3::uuid[]) AS wanted (session, mark)
+  JOIN records r ON r.tenant = $1 AND r.session = wanted.session AND r.id_mark = wanted.mark
+ORDER BY r.branch, r.number
 
 -- name: expected_records
 SELECT count(*), count(*) FILTER (WHERE r.id = new.id),
@@ -681,6 +820,10 @@ SELECT {t.*} FROM unnest($2::bigint[], $3::bigint[]) AS wanted (session, number)
 -- name: turns
 SELECT {t.*} FROM turns t WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.number DESC LIMIT $3
 
+-- name: turns_between
+SELECT {t.*} FROM turns t WHERE t.tenant = $1 AND t.session = $2 AND t.number BETWEEN $3 AND $4
+ORDER BY t.number
+
 -- name: put_turn
 INSERT INTO turns ({turns.columns}) VALUES ({turns.values})
 ON CONFLICT (tenant, session, number) DO UPDATE SET {turns.replace}
@@ -692,6 +835,10 @@ SELECT count(*) FROM gone
 -- name: tools
 SELECT {c.*} FROM tools c WHERE c.tenant = $1 AND c.session = $2 AND c.turn = $3
 ORDER BY c.position
+
+-- name: tools_between
+SELECT {c.*} FROM tools c WHERE c.tenant = $1 AND c.session = $2 AND c.turn BETWEEN $3 AND $4
+ORDER BY c.turn, c.position
 
 -- A new line goes to the end of the ledger, an existing one keeps its position.
 -- name: put_tool
@@ -839,17 +986,26 @@ SELECT current_setting('server_version_num')::bigint, current_setting('server_ve
   current_setting('synchronous_commit'), pg_is_in_recovery(),
   (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user), current_user::text
 
+-- Which standbys commits wait for, how many are connected, and how many of these are synchronous: null
+-- if this role may not see that.
+-- name: standbys
+SELECT current_setting('synchronous_standby_names'), count(r.pid),
+  CASE WHEN count(r.pid) = count(r.sync_state)
+    THEN count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum')) END
+FROM pg_stat_replication r
+
 -- Tables of the store that this role may read and that have no row-level security, such as partitions.
 -- name: tables_without_rls
 SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_class c
 WHERE c.relnamespace = $1::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity
   AND c.relname <> 'meta' AND has_table_privilege(c.oid, 'SELECT')
 
--- name: highest_activity
-SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1
-
 -- name: lock_store
 SELECT pg_advisory_xact_lock($1)
+
+-- The steps of a migration name tables without their schema.
+-- name: search_in
+SELECT set_config('search_path', quote_ident($1), true)
 
 -- name: lacks_schema
 SELECT to_regnamespace($1::text) IS NULL

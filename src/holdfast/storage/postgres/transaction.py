@@ -7,9 +7,10 @@ read, or at the commit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, Protocol
 from uuid import UUID
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import StorageError
 from holdfast.storage import metadata_marks
-from holdfast.storage.ancestry import Path
+from holdfast.storage.ancestry import Path, Segment
 from holdfast.storage.postgres import conversion
 from holdfast.storage.postgres.ancestry_cache import AncestryCache
 from holdfast.storage.postgres.conversion import bind, branch_number, mark, name_mark, split_branch
@@ -32,15 +33,18 @@ from holdfast.storage.postgres.snapshot import (
 from holdfast.storage.postgres.statements import SQL
 from holdfast.storage.postgres.tables import BRANCHES, HEADS, QUEUE, SESSIONS, TOOLS, TURNS, USAGE
 from holdfast.storage.prefetch import Prefetch, PrefetchItem, StoreRecordName
+from holdfast.storage.protocol import TurnRange
 from holdfast.storage.rows import (
     BlobUse,
     BranchRow,
     BranchStart,
     CutResult,
     HeadRow,
+    ListedSession,
     MessageRow,
     QueueRow,
     RecordRow,
+    SessionFilter,
     SessionRow,
     SessionRowCounts,
     StoreRecordRow,
@@ -57,7 +61,27 @@ _CurrentRecord = tuple[StoreRecordRow | None, frozenset[str]]  # of a name, and 
 _MAX_BIGINT: Final = (1 << 63) - 1
 _HAS_LISTENERS_COLUMN: Final = 3  # of the statement that begins a write
 _MAX_INSERT_BYTES: Final = 500_000  # bytes
+_MAX_SESSION_NUMBERS: Final = 100
 _MAX_PREFETCHED_IDS: Final = 5_000  # messages or records
+# Statements that do without the heads that this transaction has written; or they are not to wait.
+_READ_NO_HEADS: Final = frozenset(
+    {
+        "put_head",
+        "add_head",
+        "lock_head",
+        "try_lock_head",
+        "try_lock_heads",
+        "messages_by_id",
+        "add_message",
+        "add_messages",
+        "add_messages_",
+        "add_blob",
+        "use_blob",
+        "records_by_id",
+        "add_record",
+        "use_record_blob",
+    }
+)
 _STORE_RECORD_STATEMENTS: Final = frozenset(
     {
         "add_store_record",
@@ -75,6 +99,14 @@ class SessionLocked(Exception):
 
 class ExclusiveRequired(Exception):
     """Blobs are to be erased while others write, who may use them: it must be run exclusively."""
+
+
+class WriteExecutor(StatementExecutor, Protocol):
+    """Runs statements, and can send those of a large write before their results are needed."""
+
+    def send(self) -> None:
+        """Send all queued statements without waiting for their results."""
+        ...
 
 
 class IdLookup(Generic[EntryT]):
@@ -129,7 +161,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
 
     def __init__(
         self,
-        statements: StatementExecutor,
+        statements: WriteExecutor,
         tenant: Tenant,
         clock: Clock | None,
         paths: AncestryCache,
@@ -139,6 +171,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
     ) -> None:
         """Write for this tenant; raise `SessionLocked` rather than wait, unless `may_block`."""
         super().__init__(statements, tenant, clock, paths)
+        self._send = statements.send
         self.writes = 0
         self.xid: str | None = None  # the transaction's id, once it holds a lock
         self.assumed_head: CachedHead | None = None  # the cached head, if it was used
@@ -156,11 +189,15 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._store_record_locks: dict[int, StatementResult] = {}
         self._heads_before: dict[int, HeadRow] = {}
         self._heads_after: dict[int, tuple[HeadRow, StatementResult]] = {}
+        self._kept_heads: dict[int, HeadRow] = {}  # those to write, the newest last
         self._added_tails: dict[int, tuple[MessageRow, ...]] = {}  # by branch
         self._new_branches: set[int] = set()
+        self._first_branches: dict[int, BranchRow] = {}  # of new sessions
+        self._empty_roots: set[int] = set()  # those of them without a parent or messages
+        self._session_numbers: deque[int] = deque()  # taken and not yet used
+        self._numbers_taken = 0
         self._locked_sessions: set[int] = set()  # including new sessions
         self._read_sessions: set[int] = set()  # whose identity was read under the lock
-        self._head_writes = 0
         self._erasure_noted = False
 
     def enter(self, name: str, *values: object) -> None:
@@ -219,8 +256,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self, name: str, lookup: IdLookup[EntryT], wanted: Collection[tuple[int, str]]
     ) -> None:
         if 0 < len(wanted) <= _MAX_PREFETCHED_IDS:
-            marks = [conversion.entry_mark(*entry) for entry in wanted]
-            lookup.request(wanted, self._execute(name, marks))
+            lookup.request(wanted, self._execute(name, *conversion.entry_marks(wanted)))
 
     def _prefetch_heads(self, sessions: Sequence[int]) -> None:
         if self._may_block:
@@ -339,11 +375,25 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         """Return a session's head, and lock it."""
         return self._lock_head(n)
 
+    def heads(self, sessions: Iterable[int]) -> dict[int, HeadRow]:
+        """Return the heads of sessions, all locked in one round trip."""
+        wanted = sorted(sessions)
+        self._prefetch_heads([n for n in wanted if n not in self._heads])
+        return super().heads(wanted)
+
     def _session_result(self, n: int) -> StatementResult:
         """Return the result with a session's identity, and lock its head."""
         self._lock_head(n)
         self._read_sessions.add(n)
         return super()._session_result(n)
+
+    def read_ahead(
+        self,
+        sessions: Collection[int] = (),
+        ranges: Collection[Segment] = (),
+        turns: Collection[TurnRange] = (),
+    ) -> None:
+        """Read nothing ahead: it would be read before its session is locked."""
 
     def is_trashed(self, n: int) -> bool:
         """True if a session is in the trash; its head is locked."""
@@ -352,20 +402,34 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
 
     def add_session(self, row: SessionRow, start: BranchStart) -> int:
         """Insert a new session with its first branch."""
-        self._write("add_tenant", bind(self._tenant_info.name))
-        found = self._statements.execute("next_session").fetchone()
-        assert found is not None  # noqa: S101 - a sequence returns a number
-        self._refuse_newer_format(found[0])
-        self.xid = found[1]
-        n: int = found[2]
+        n = self._next_session(0 if start.parent is None else split_branch(start.parent)[0])
         self._locked_sessions.add(n)
         self._read_sessions.add(n)
         self._write("add_session", *SESSIONS.values(msgspec.structs.replace(row, n=n)))
         self._add_marks(n, row)
         if row.purged_at is None:
             branch = self.add_branch(n, 1, start, row.created_at)
-            self._put_head("add_head", HeadRow.first(n, branch, start, row.created_at))
+            self.writes += 1
+            self._write_head("add_head", HeadRow.first(n, branch, start, row.created_at))
         return n
+
+    def _next_session(self, parent: int) -> int:
+        """Return the number of a new session; the more there are, the more are taken at once.
+
+        It is higher than its parent's, which may have been created since these were taken.
+        """
+        while self._session_numbers and self._session_numbers[0] < parent:
+            self._session_numbers.popleft()
+        if not self._session_numbers:
+            if not self._numbers_taken:
+                self._write("add_tenant", bind(self._tenant_info.name))
+            count = min(max(1, 3 * self._numbers_taken), _MAX_SESSION_NUMBERS)
+            for version, xid, n in self._statements.execute("next_sessions", (count,)).fetchall():
+                self._refuse_newer_format(version)
+                self.xid = xid
+                self._session_numbers.append(n)
+            self._numbers_taken += count
+        return self._session_numbers.popleft()
 
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity."""
@@ -390,17 +454,36 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._write("drop_session", n)
 
     def put_head(self, row: HeadRow) -> None:
-        """Replace a session's head; its activity becomes the highest of all."""
-        self._put_head("put_head", row)
+        """Replace a session's head; its activity becomes the highest of all.
 
-    def _put_head(self, name: str, row: HeadRow) -> None:
-        self._head_writes += 1
-        # The lock taken for the first activity number covers those after it.
-        lock = None if self._exclusive or self._head_writes > 1 else self._tenant_info.activity_lock
-        self._require_lock(name, row.session)
+        The row is kept, since appends that share a transaction replace it again.
+        """
+        self._require_lock("put_head", row.session)
         self.writes += 1
-        answer = self._execute(name, *HEADS.values(row), lock)
-        self._note_head_after(row, answer)
+        self._heads[row.session] = row
+        self._kept_heads.pop(row.session, None)
+        self._kept_heads[row.session] = row
+
+    def write_out(self) -> None:
+        """Send the heads that are kept: other statements may read them."""
+        heads, self._kept_heads = self._kept_heads, {}
+        for row in heads.values():
+            self._write_head("put_head", row)
+
+    def _execute(self, name: str, *values: object) -> StatementResult:
+        if self._kept_heads and name.rstrip("12345678") not in _READ_NO_HEADS:
+            self.write_out()
+        return super()._execute(name, *values)
+
+    def _list(
+        self, listing: SessionFilter, before: int, limit: int, first: int = 0
+    ) -> list[ListedSession]:
+        self.write_out()
+        return super()._list(listing, before, limit, first)
+
+    def _write_head(self, name: str, row: HeadRow) -> None:
+        lock = None if self._exclusive else self._tenant_info.activity_lock
+        self._note_head_after(row, self._execute(name, *HEADS.values(row), lock))
 
     def _note_head_after(self, row: HeadRow, answer: StatementResult) -> None:
         self._heads[row.session] = row
@@ -415,10 +498,26 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._newest_records.clear()
         self._write("add_branch", *BRANCHES.values(row))
         self._new_branches.add(n)
+        if number == 1:
+            self._first_branches[session] = row
+            if start.parent is None:
+                self._empty_roots.add(n)
         return n
+
+    def branch(
+        self, session: int, number: int | None = None, *, token: str | None = None
+    ) -> BranchRow | None:
+        """Return a session's branch; the first one of a new session is known."""
+        known = self._first_branches.get(session) if number == 1 and token is None else None
+        return known or super().branch(session, number, token=token)
+
+    def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Find messages by their ids along a branch's history; that of a new root is empty."""
+        return {} if branch in self._empty_roots else super().stored(branch, ids)
 
     def end_branch(self, n: int, last_seq: int) -> None:
         """Store where a branch that is no longer active ends."""
+        self._first_branches.pop(n >> conversion.BRANCH_NUMBER_BITS, None)
         self._write("end_branch", *split_branch(n), last_seq)
 
     def cut_branch(self, n: int, last_seq: int | None, last_record: int = 0) -> CutResult:
@@ -476,6 +575,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
         self._tails.pop(session, None)
         self._added_tails[branch] = (*self._added_tails.get(branch, ()), *rows)[-MAX_TAIL_MESSAGES:]
         self._messages_by_id.add(session, branch, rows)
+        self._empty_roots.discard(branch)
         if len(rows) == 1:
             self._write("add_message", *position, *conversion.message_values(session, rows[0]))
             return
@@ -486,8 +586,7 @@ class PostgresTransaction(PostgresSnapshot, CountingTransaction):
             return
         for some in conversion.split_by_size(rows, _MAX_INSERT_BYTES):
             self._write("add_messages", *position, *conversion.message_columns(session, some))
-            if len(some) != len(rows):
-                self._statements.sync()  # Each part has a timeout of its own.
+            self._send()  # The server stores it while the next part is read.
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message by its tombstone; return the blobs it referred to."""

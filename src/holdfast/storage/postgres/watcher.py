@@ -9,28 +9,30 @@ listens, none is sent: each listener holds a shared lock, which writers test. A 
 before that is not announced, and a notification may be lost with its sender, so a listener also
 polls, soon at first and then every two seconds. What was written is read from the log, which has
 no gaps.
+
+A pooler does not pass notifications on. Behind one, where the URL does not say how to reach the
+server itself (`listen`), the listener only polls, twice a second.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import psycopg
 
 from holdfast.errors import HoldfastError
 from holdfast.ids import message_id
-from holdfast.storage.postgres.connection import TimeoutConnection
+from holdfast.storage.postgres.connection import Connection
+from holdfast.storage.postgres.conninfo import ConnInfo
 from holdfast.storage.postgres.pool import Pool
-from holdfast.storage.postgres.statements import SQL
 
 _FIRST_POLL_S: Final = 0.1
 _MAX_POLL_S: Final = 2.0
+_POOLED_POLL_S: Final = 0.5  # without notifications
 _RECONNECT_PAUSE_S: Final = 0.5
 _NOTIFY_DELAY_S: Final = 0.003
 
@@ -41,20 +43,23 @@ class NotificationWatcher:
     def __init__(
         self,
         pool: Pool,
-        connect: Callable[[], TimeoutConnection],
-        newest: Callable[[TimeoutConnection], Any],
+        conninfo: ConnInfo,
+        newest: Callable[[Connection], Any],
         channel: str,
         listener_lock: int,
     ) -> None:
-        """Listen on `channel`, holding `listener_lock`; every write changes what `newest` reads."""
+        """Listen on `channel`, holding `listener_lock`; every write changes what `newest` reads.
+
+        `conninfo` is where to listen; notifications are sent on connections of the pool.
+        """
         self._pool = pool
-        self._connect = connect
+        self._conninfo = conninfo
         self._newest = newest
         self._channel = channel
         self._listener_lock = listener_lock
         self._number = 0
         self._closed = False
-        self._listener: TimeoutConnection | None = None
+        self._listener: Connection | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -141,7 +146,7 @@ class NotificationWatcher:
         try:
             while not self._closed:
                 try:
-                    with self._connect() as listener:
+                    with closing(Connection(self._conninfo)) as listener:
                         self._listener = listener
                         self._listen_on(listener)
                 except (psycopg.Error, OSError):
@@ -154,24 +159,26 @@ class NotificationWatcher:
         finally:
             self._ready.set()
 
-    def _listen_on(self, listener: TimeoutConnection) -> None:
-        """Listen until the store is closed or the connection is lost."""
-        listener.execute(SQL["hold_listener_lock"], (self._listener_lock,))
-        listener.execute(f'LISTEN "{self._channel}"')
+    def _listen_on(self, listener: Connection) -> None:
+        """Listen until the store is closed or the connection is lost; only poll behind a pooler."""
+        if not listener.pooled:
+            listener.execute("hold_listener_lock", (self._listener_lock,)).fetchall()
+            listener.execute_unprepared(f'LISTEN "{self._channel}"').fetchall()
         newest = self._newest(listener)
         self.count_change()  # There may have been writes before this listened.
         self._ready.set()
         interval_s = _FIRST_POLL_S
         while not self._closed:
             newest = self._wait_for_notification(listener, newest, interval_s)
-            interval_s = min(2 * interval_s, _MAX_POLL_S)
+            interval_s = min(2 * interval_s, _POOLED_POLL_S if listener.pooled else _MAX_POLL_S)
 
     def _wait_for_notification(
-        self, listener: TimeoutConnection, newest: object, interval_s: float
+        self, listener: Connection, newest: object, interval_s: float
     ) -> object:
         """Wait for a notification of another process; at the end of the interval, poll."""
-        for notice in listener.notifies(timeout=interval_s, stop_after=1):
-            if notice.payload != self._sender_id:
+        payloads = listener.notifications(interval_s)
+        if payloads:
+            if any(payload != self._sender_id for payload in payloads):
                 self.count_change()
             return newest
         now = self._newest(listener)
@@ -198,8 +205,7 @@ class NotificationWatcher:
         if notifier is not None and notifier is not threading.current_thread():
             notifier.join(_MAX_POLL_S)
         if listener is not None:
-            with suppress(OSError, psycopg.Error), _socket_of(listener) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
+            listener.interrupt()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_MAX_POLL_S)
 
@@ -207,13 +213,8 @@ class NotificationWatcher:
         """Reset in a forked child: it has no threads, and the connection belongs to the parent."""
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.abandon_in_child()
+            listener.close()
         self._reset()
-
-
-def _socket_of(listener: TimeoutConnection) -> socket.socket:
-    """Return the socket of a connection, to shut it down from another thread."""
-    return socket.socket(fileno=os.dup(listener.fileno()))
 
 
 def _is_alive(thread: threading.Thread | None) -> bool:

@@ -27,6 +27,7 @@ from holdfast.errors import (
     ReadOnly,
     StoreMoved,
     StoreUnavailable,
+    import_errors,
 )
 from holdfast.storage.ancestry import Path as BranchPath
 from holdfast.storage.group_commit import GroupCommit
@@ -34,7 +35,6 @@ from holdfast.storage.index_tables import IndexFileHost
 from holdfast.storage.protocol import Backend, HealthCheck, Operation, PendingWrite, Query
 from holdfast.storage.sqlite import location as file_location
 from holdfast.storage.sqlite import migrations
-from holdfast.storage.sqlite.backup import backup
 from holdfast.storage.sqlite.connection import (
     check_sqlite_version,
     connect,
@@ -42,11 +42,9 @@ from holdfast.storage.sqlite.connection import (
     translate,
 )
 from holdfast.storage.sqlite.open_files import refuse_deleted_companions, refuse_moved_file
+from holdfast.storage.sqlite.owner_cache import OwnerCache
 from holdfast.storage.sqlite.process_lock import ProcessLock
 from holdfast.storage.sqlite.reader_pool import ReaderPool
-from holdfast.storage.sqlite.repair.salvage import salvage
-from holdfast.storage.sqlite.repair.verify import verify_file
-from holdfast.storage.sqlite.residue_scan import scan_residue
 from holdfast.storage.sqlite.statements import SQL
 from holdfast.storage.sqlite.tables import USAGE, bind
 from holdfast.storage.sqlite.transaction import SQLiteSnapshot
@@ -58,7 +56,6 @@ from holdfast.storage.sqlite.wal_check import (
     refuse_foreign_log,
 )
 from holdfast.storage.sqlite.watcher import SQLiteWatcher
-from holdfast.storage.sqlite.wipe import delete_search_indexes, wipe_erased
 from holdfast.storage.sqlite.writer import SQLiteWriterConnection
 from holdfast.url import Durability, Location
 from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats
@@ -100,6 +97,7 @@ class SQLiteBackend(Backend, IndexFileHost):
         self._vfs = vfs
         self._steps = migrations.load() if steps is None else steps
         self._paths: dict[int, BranchPath] = {}
+        self._owners = OwnerCache()
         self._damage: HoldfastError | None = None
         self._paused_for_fork = self._holds_writer = False
         self._pending_wipes: frozenset[str] = frozenset()
@@ -148,6 +146,11 @@ class SQLiteBackend(Backend, IndexFileHost):
             raise
         self._make_writer()
         if self._pending_wipes:
+            with import_errors():
+                from holdfast.storage.sqlite.wipe import (  # noqa: PLC0415 - few callers need it
+                    delete_search_indexes,
+                )
+
             # The process that erased something may have died before it updated its search index.
             delete_search_indexes(self._path)
             self._wipe(busy_timeout_ms=0)
@@ -221,6 +224,9 @@ class SQLiteBackend(Backend, IndexFileHost):
                 f"{self._path} has the older format {found} and cannot be migrated read-only; "
                 "open it once for writing to migrate it."
             )
+        with import_errors():
+            from holdfast.storage.sqlite.backup import backup  # noqa: PLC0415 - as above
+
         sync_log(self._path, self._vfs)  # As in `_connect_to_write`.
         migrations.migrate(
             connection,
@@ -305,14 +311,14 @@ class SQLiteBackend(Backend, IndexFileHost):
         """Run a query on a snapshot and return its result."""
         with self._snapshot() as connection:
             number = self._tenant_number or self._find_tenant(connection)
-            return query(SQLiteSnapshot(connection, number, self._clock, self._paths))
+            return query(SQLiteSnapshot(connection, number, self._clock, self._paths, self._owners))
 
     @contextmanager
     def snapshot(self) -> Iterator[SQLiteSnapshot]:
         """Open a snapshot for a `with` block."""
         with self._snapshot() as connection:
             number = self._tenant_number or self._find_tenant(connection)
-            yield SQLiteSnapshot(connection, number, self._clock, self._paths)
+            yield SQLiteSnapshot(connection, number, self._clock, self._paths, self._owners)
 
     def index_path(self) -> Path | None:
         """Return the path of this tenant's search index; `None` before the tenant's first write."""
@@ -407,6 +413,9 @@ class SQLiteBackend(Backend, IndexFileHost):
     def _wipe(self, *, busy_timeout_ms: int) -> tuple[str, ...]:
         notes = {*self._pending_wipes, self._wipe_note}
         try:
+            with import_errors():
+                from holdfast.storage.sqlite.wipe import wipe_erased  # noqa: PLC0415 - as above
+
             return wipe_erased(
                 self._connect_to_write,
                 self._path,
@@ -421,6 +430,11 @@ class SQLiteBackend(Backend, IndexFileHost):
         """Search the store's files for fragments of erased content."""
         self._refuse_closed()
         try:
+            with import_errors():
+                from holdfast.storage.sqlite.residue_scan import (  # noqa: PLC0415 - as above
+                    scan_residue,
+                )
+
             return scan_residue(self._connect_to_read, self._path, self._vfs, fragments)
         except (apsw.Error, HoldfastError, OSError) as error:
             problem = f"the files could not be searched: {error}"
@@ -440,6 +454,9 @@ class SQLiteBackend(Backend, IndexFileHost):
         return found
 
     def _verify(self) -> list[Damage]:
+        with import_errors():
+            from holdfast.storage.sqlite.repair.verify import verify_file  # noqa: PLC0415 - as above
+
         try:
             with self._readers.snapshot() as connection:
                 number = self._tenant_number or self._find_tenant(connection)
@@ -456,11 +473,17 @@ class SQLiteBackend(Backend, IndexFileHost):
 
     def salvage(self, to: str) -> SalvageReport:
         """Copy everything readable into a new store."""
+        with import_errors():
+            from holdfast.storage.sqlite.repair.salvage import salvage  # noqa: PLC0415 - as above
+
         self._require_default_tenant()
         return salvage(self._path, Path(to))
 
     def backup(self, to: str) -> BackupReport:
         """Copy the store while it is in use, and verify the copy."""
+        with import_errors():
+            from holdfast.storage.sqlite.backup import backup  # noqa: PLC0415 - as above
+
         self._refuse_closed()
         self._require_default_tenant()
         connection = self._open(readonly=True)

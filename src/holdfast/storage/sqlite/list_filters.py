@@ -1,11 +1,14 @@
 """The filters of a list of sessions, as SQL: conditions, what to bind, and where to read from.
 
-Metadata and the beginning of a key are looked up in an index. All other filters are conditions on
-the sessions that are read, the newest first; so is a look-up that finds many.
+A list reads the table `recent` in order, by the index of its scope, agent or working directory if
+one of these is given. Metadata, the beginning of a key, pinned and archived sessions are looked up
+in an index without that order, which is worth it where it finds few. All other filters are
+conditions on the sessions that are read, the newest first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from holdfast import codec
@@ -20,6 +23,7 @@ IN_TRASH: Final = {
     True: "AND s.trashed_at IS NOT NULL",
     False: "AND s.trashed_at IS NULL",
 }
+NAMES: Final = ("scope", "agent", "cwd")
 _FILTERS: Final = {
     "scope": "AND s.scope = :scope",
     "agent": "AND s.agent = :agent",
@@ -45,12 +49,12 @@ class IndexLookup(NamedTuple):
     """
 
     query: str
-    condition: str
-    values: dict[str, Any]
+    condition: str = ""
+    values: Mapping[str, Any] = {}
 
 
 def index_lookups(listing: SessionFilter) -> list[IndexLookup]:
-    """Return the filters of a list that are looked up: pairs of metadata, the start of a key."""
+    """Return the filters of a list that are looked up in an index without the order of lists."""
     found = [
         IndexLookup(
             SQL["find_marked"].replace(":mark", f":mark{number}"),
@@ -68,19 +72,14 @@ def index_lookups(listing: SessionFilter) -> list[IndexLookup]:
                 {"key_first": first, "key_last": last},
             )
         )
+    if listing.archived:
+        found.append(IndexLookup(SQL["find_archived"]))
     return found
 
 
-def recent_sources(listing: SessionFilter) -> tuple[str, ...]:
-    """Return the statements to try in turn: recent sessions first, then all that an index finds.
-
-    Few sessions are pinned, so for those the index is tried at once.
-    """
-    if listing.pinned:
-        return ("list_few",)
-    named = (listing.scope, listing.agent, listing.cwd, listing.archived or None)
-    rare = listing.trashed or any(value is not None for value in named)
-    return ("list_recent", "list_few" if rare else "list_any")
+def ordered_names(listing: SessionFilter) -> list[str]:
+    """Return which of `NAMES` a list is filtered by, if the order of lists has an index of them."""
+    return [] if listing.trashed else [name for name in NAMES if getattr(listing, name) is not None]
 
 
 def conditions(listing: SessionFilter) -> list[str]:
@@ -100,7 +99,7 @@ def conditions(listing: SessionFilter) -> list[str]:
 
 def filter_values(listing: SessionFilter) -> dict[str, Any]:
     """Return the values to bind for the conditions of a listing."""
-    values = {name: getattr(listing, name) for name in _FILTERS}
+    values = {name: getattr(listing, name) for name in _FILTERS} | {"trashed": int(listing.trashed)}
     if listing.text is not None:
         values["text"] = listing.text.lower()
     return {

@@ -21,7 +21,7 @@ def marks_of(pairs: Iterable[metadata_marks.Pair]) -> set[int]:
     return {int.from_bytes(mark[:_MARK_BYTES], "big", signed=True) for mark in found}
 
 
-def fill_table(connection: apsw.Connection) -> None:
+def fill_marks(connection: apsw.Connection) -> None:
     """Insert the marks of all sessions into the table, which is empty."""
     for session, tenant, metadata in connection.execute(_SOURCE, (b"{}",)):
         connection.executemany(

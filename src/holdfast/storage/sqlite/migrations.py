@@ -9,27 +9,31 @@ the commit. A store with steps that this version does not know is refused and no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import apsw
 
-from holdfast.errors import Damaged, SchemaTooNew, StorageError, StoreUnavailable
+from holdfast.errors import Damaged, SchemaTooNew, StorageError, StoreUnavailable, import_errors
 from holdfast.storage.sql_files import load_migrations
 from holdfast.storage.sqlite import location
 from holdfast.storage.sqlite.connection import APPLICATION_ID, connect, translate
-from holdfast.storage.sqlite.metadata_table import fill_table
-from holdfast.storage.sqlite.new_file import new_file
+from holdfast.storage.sqlite.metadata_table import fill_marks
 from holdfast.storage.sqlite.process_lock import ProcessLock
+from holdfast.storage.sqlite.recent_table import cover_activity
 
 _COUNTED_TABLES: Final = (
     *("sessions", "heads", "branches", "messages", "turns", "blobs"),
     *("records", "store_records"),
 )
 
-_METADATA_STEP: Final = 5  # It makes a table that is filled from others.
+# What a step cannot do in SQL: fill a table from others, make checksums anew.
+_AFTER_STEP: Final[Mapping[int, Callable[[apsw.Connection], None]]] = {
+    5: fill_marks,
+    6: cover_activity,
+}
 _MAX_FORMAT: Final = 9999  # The numbers of steps have four digits.
 
 Steps = dict[int, str]
@@ -146,7 +150,7 @@ def check_version(found: int, known: int, path: Path) -> None:
 
 
 class FormatProbe:
-    """Notices, inside a transaction, that another process has migrated a store since it was opened.
+    """Notices, inside a transaction, that another connection has committed, or migrated the store.
 
     The format number is read only if another connection has committed.
     """
@@ -158,10 +162,15 @@ class FormatProbe:
         self._known = known
         self._seen = -1
 
-    def check(self) -> None:
-        """Raise `SchemaTooNew` if the store was migrated; call it after the first read."""
-        if self._connection.data_version() != self._seen:
+    def check(self) -> bool:
+        """Return whether another connection has committed; raise `SchemaTooNew` if it migrated.
+
+        Call it after the first read.
+        """
+        changed = self._connection.data_version() != self._seen
+        if changed:
             self.read()
+        return changed
 
     def read(self) -> None:
         """Read the format number, in a transaction of its own if there is none; see `check`."""
@@ -177,6 +186,9 @@ def create(
     path: Path, steps: Steps, lock: ProcessLock, *, vfs: str | None, deadline: float
 ) -> None:
     """Create a new store, unless another process has just done so."""
+    with import_errors():
+        from holdfast.storage.sqlite.new_file import new_file  # noqa: PLC0415 - once per store
+
     lock.acquire_within(deadline)
     try:
         if not path.exists():
@@ -228,8 +240,8 @@ def migrate(
             counts = _counts(connection, _COUNTED_TABLES)
             for number, script in pending.items():
                 connection.execute(script)
-                if number == _METADATA_STEP:
-                    fill_table(connection)
+                if number in _AFTER_STEP:
+                    _AFTER_STEP[number](connection)
                 connection.execute(f"PRAGMA user_version={number}")
             if _counts(connection, counts) != counts:
                 raise Damaged(

@@ -9,6 +9,11 @@ before its commit is acknowledged, and before what was read is returned; and a s
 have open is not opened without its companions.
 
 Only the last connection to close removes the companions, so none is missing while one is open.
+
+A file cannot be replaced without a change of its directory, which shows in the directory's time of
+change. (Its time of modification can be set, and a restored backup often has the one from before.)
+So while that is the same as when all files were compared, they are not compared again; provided
+that it was old by then, because a file system may count time in seconds.
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ _WAL_FORMAT: Final = b"\x02\x02"
 _WAL_FORMAT_AT: Final = 18  # Offset in the file's header.
 _MAX_OPENING_S: Final = 3.0  # Another process may be about to make the companions.
 
+_MAX_TIMESTAMP_STEP_NS: Final = 3_000_000_000  # FAT counts in steps of two seconds.
+
 Identity = tuple[int, ...]  # Inode and device.
 
 
@@ -46,6 +53,8 @@ class OpenFiles:
         self.connection = connection
         self._probe = MovedProbe(connection)
         self._wal, self._shm = f"{connection.filename}-wal", f"{connection.filename}-shm"
+        self._directory = os.path.dirname(connection.filename)  # noqa: PTH120 - as in `_identity`
+        self._unchanged: Identity = ()  # The directory when it was old and had the right files.
         self._companions: tuple[Identity | None, Identity | None] | None = None
         try:
             # -1 without a log: an immutable file has no companions.
@@ -64,12 +73,31 @@ class OpenFiles:
 
     def moved(self) -> str | None:
         """Return which file is no longer the one that is open, as a clause; `None` if all are."""
+        found = self._stat_directory()
+        if found == self._unchanged:
+            return None
         if self._probe.moved():
             return "the store's file was moved, deleted or replaced while it was open"
-        return self.companion_moved()
+        moved = self._find_moved_companion()
+        if moved is None and found and time.time_ns() - found[2] > _MAX_TIMESTAMP_STEP_NS:
+            self._unchanged = found
+        return moved
 
     def companion_moved(self) -> str | None:
         """Return which companion is no longer the one that is open; `None` if both are."""
+        if self._stat_directory() == self._unchanged:
+            return None
+        return self._find_moved_companion()
+
+    def _stat_directory(self) -> Identity | None:
+        """Return the identity of the directory, and when it was changed; `None` if it is gone."""
+        try:
+            found = os.stat(self._directory)  # noqa: PTH116 - as in `_identity`
+        except OSError:
+            return None
+        return found.st_ino, found.st_dev, found.st_ctime_ns
+
+    def _find_moved_companion(self) -> str | None:
         companions = self._companions
         if companions is None or companions == (at_path := self._at_path()):
             return None

@@ -11,7 +11,7 @@ are there, and rare ones have few entries in the index.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import apsw
@@ -76,11 +76,12 @@ class RecordSnapshot(Snapshot):
     """The reads of records on one connection."""
 
     _connection: apsw.Connection
+    _execute: Callable[..., apsw.Cursor]
     _tenant: int
     _paths: dict[int, Path]
 
     def _first(self, name: str, *values: object) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._connection.execute(SQL[name], values).fetchone()
+        row: tuple[Any, ...] | None = self._execute(SQL[name], values).fetchone()
         return row
 
     def records(
@@ -127,11 +128,11 @@ class RecordSnapshot(Snapshot):
             # What the branch stored later lies behind the same message as this one, or later ones.
             end = (seq, message_rowid(segment.branch, last))
             values = (segment.branch, *name, *end, limit)
-            found += self._connection.execute(SQL["records_behind"], values)
+            found += self._execute(SQL["records_behind"], values)
             seq -= 1
         if len(found) != limit:
             values = (segment.branch, *name, segment.first - 1, seq, limit - len(found))
-            found += self._connection.execute(SQL["records_by_key"], values)
+            found += self._execute(SQL["records_by_key"], values)
         rows = [_record_row(row) for row in found]
         is_cut = segment.last is not None and last_seq > segment.last
         if tuple(last_name) == name and not is_cut and (not rows or rows[0].number != last):
@@ -146,19 +147,19 @@ class RecordSnapshot(Snapshot):
         if places is None:
             return []
         if kind is None:
-            rows = self._connection.execute(SQL["records"], (*places, limit))
+            rows = self._execute(SQL["records"], (*places, limit))
             return [_record_row(row) for row in rows]
         values: tuple[object, ...] = (segment.branch, bind(kind), *places, limit)
         keys = prefix_range(codec.encode_text(prefix)) if prefix else ()
         if limit != _NO_LIMIT:
             recent = max(_MIN_RECENT, _RECENT_PER_RECORD * limit)
             statement = "recent_records_by_prefix" if prefix else "recent_records"
-            rows = self._connection.execute(SQL[statement], (*values[1:], recent, *keys))
+            rows = self._execute(SQL[statement], (*values[1:], recent, *keys))
             found = [_record_row(row) for row in rows]
             if len(found) == limit:
                 return found
         statement, values = "records_by_prefix" if prefix else "records_by_kind", (*values, *keys)
-        return [_record_row(row) for row in self._connection.execute(SQL[statement], values)]
+        return [_record_row(row) for row in self._execute(SQL[statement], values)]
 
     def record_numbers(
         self,
@@ -175,7 +176,7 @@ class RecordSnapshot(Snapshot):
         statement = "numbers_by_kind" if key is UNSET else "numbers_by_key"
         name = (bind(kind),) if key is UNSET else (bind(kind), bind(key))
         values = (segment.branch, *name, *places, _NO_LIMIT if limit is None else limit)
-        return [row[0] for row in self._connection.execute(SQL[statement], values)]
+        return [row[0] for row in self._execute(SQL[statement], values)]
 
     def _places(self, segment: Segment) -> tuple[int, int] | None:
         """Return the first and last place of a segment's records; `None` if it has none."""
@@ -229,7 +230,7 @@ class RecordSnapshot(Snapshot):
         for start in range(0, len(ids), _IDS_PER_QUERY):
             names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
             for segment in self._segments_of_ids("places_of_record_ids", branch, names):
-                rows = self._connection.execute(
+                rows = self._execute(
                     with_parameters("records_by_id", len(names)),
                     (*_all_places(segment.branch), *names),
                 )
@@ -249,7 +250,7 @@ class RecordSnapshot(Snapshot):
         if known is not None and len(known) == 1:
             return known
         query = with_parameters(statement, len(names))
-        rowids = [row[0] for row in self._connection.execute(query, tuple(names))]
+        rowids = [row[0] for row in self._execute(query, tuple(names))]
         if not rowids:
             return ()
         path = self.path(branch)
@@ -273,7 +274,7 @@ class RecordSnapshot(Snapshot):
         found: dict[str, StoreRecordRow] = {}
         for start in range(0, len(ids), _IDS_PER_QUERY):
             names = [bind(name) for name in ids[start : start + _IDS_PER_QUERY]]
-            rows = self._connection.execute(
+            rows = self._execute(
                 with_parameters("store_records_by_id", len(names)), (self._tenant, *names)
             )
             found |= {row.id: row for row in map(_store_record_row, rows)}
@@ -281,7 +282,7 @@ class RecordSnapshot(Snapshot):
 
     def store_records(self) -> Iterator[StoreRecordRow]:
         """Yield all records of the store, oldest first."""
-        rows = self._connection.execute(SQL["store_records"], (self._tenant,))
+        rows = self._execute(SQL["store_records"], (self._tenant,))
         return map(_store_record_row, rows)
 
 
@@ -292,7 +293,7 @@ class RecordTransaction(RecordSnapshot, CountingTransaction):
 
     def _write(self, name: str, *values: object) -> None:
         self.writes += 1
-        self._connection.execute(SQL[name], values)
+        self._execute(SQL[name], values)
 
     def _insert_returning(self, name: str, *values: object) -> int:
         self.writes += 1
@@ -345,7 +346,7 @@ class RecordTransaction(RecordSnapshot, CountingTransaction):
 
     def _drop_records(self, which: str, *values: object) -> CutResult:
         """Erase the records that statements with this ending select, and what they refer to."""
-        rows = self._connection.execute(SQL[f"blobs_of_records{which}"], values)
+        rows = self._execute(SQL[f"blobs_of_records{which}"], values)
         blobs = frozenset(row[0] for row in rows)
         if blobs:
             self._write(f"drop_record_blobs{which}", *values)
@@ -372,7 +373,7 @@ class RecordTransaction(RecordSnapshot, CountingTransaction):
         """Erase the body of a record that is replaced; return the blobs that it referred to."""
         old = _store_record_row(columns)
         empty = StoreRecordRow.create(old.scope, old.kind, old.key, old.id, None)
-        rows = self._connection.execute(SQL["blobs_of_store_record"], (number,))
+        rows = self._execute(SQL["blobs_of_store_record"], (number,))
         blobs = frozenset(row[0] for row in rows)
         self._write("empty_store_record", number, empty.crc)
         if blobs:

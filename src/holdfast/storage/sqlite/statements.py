@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Final
 
@@ -13,22 +13,38 @@ from holdfast.storage.sqlite.tables import TABLES
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_.]+)\}")
 
 
-def _load_statements() -> dict[str, str]:
-    """Return the statements; a placeholder is a list of columns, or a statement further up."""
-    known = {name: text for table in TABLES.values() for name, text in table.lists().items()}
-    found: dict[str, str] = {}
-    for name, text in load_statements(__package__).items():
-        found[name] = _PLACEHOLDER.sub(lambda match: {**found, **known}[match[1]], text)
-    return found
+class _Statements(dict[str, str]):
+    """The statements by name; each is made when it is first needed."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def __missing__(self, name: str) -> str:
+        self[name] = _PLACEHOLDER.sub(self._fill, self._texts[name])
+        return self[name]
+
+    def _fill(self, match: re.Match[str]) -> str:
+        """Return what a placeholder stands for: a list of columns, or another statement."""
+        name = match[1]
+        table = TABLES.get(name.partition(".")[0])
+        return self[name] if table is None else table.lists()[name]
 
 
-SQL: Final = _load_statements()
+SQL: Final = _Statements(load_statements(__package__))
 
 
 @cache
 def with_parameters(name: str, count: int) -> str:
     """Return a statement with `count` bound parameters in its list."""
     return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
+
+
+@cache
+def with_rows(name: str, rows: int, columns: int) -> str:
+    """Return a statement with so many rows of bound parameters."""
+    row = f"({', '.join('?' * columns)})"
+    return SQL[name].replace("(…)", ", ".join([row] * rows))
 
 
 def json_array(numbers: Iterable[int]) -> str:

@@ -69,12 +69,14 @@ WITH RECURSIVE below (n, id) AS (
 {find_sessions} s.n IN (SELECT n FROM below) ORDER BY s.n
 
 -- name: titled
-SELECT n, id, scope, agent, cwd, title, parent, relation, h.branch, h.updated_at
+SELECT n FROM sessions INDEXED BY sessions_by_title
+WHERE tenant = ? AND title IS NOT NULL
+  AND (typeof(title) = 'blob' OR octet_length(title) <> length(title) OR (…))
+
+-- name: owning_sessions
+SELECT n, n, id, scope, agent, cwd, title, parent, relation, h.branch, h.updated_at
 FROM sessions s CROSS JOIN heads h ON h.session = s.n
-WHERE s.n IN (SELECT n FROM sessions INDEXED BY sessions_by_title
-  WHERE tenant = ? AND title IS NOT NULL
-    AND (typeof(title) = 'blob' OR octet_length(title) <> length(title) OR (…)))
-AND trashed_at IS NULL ORDER BY s.n
+WHERE s.n IN (…) AND s.tenant = ? AND trashed_at IS NULL
 
 -- name: owners
 SELECT b.n, s.n, id, scope, agent, cwd, title, s.parent, relation, h.branch, h.updated_at
@@ -157,17 +159,44 @@ SELECT CAST(id AS BLOB) FROM sessions WHERE n = ?
 -- name: head
 SELECT {heads} FROM heads h WHERE h.session = ? AND h.tenant = ?
 
--- name: add_head
-INSERT INTO heads ({heads.names}, activity)
-VALUES ({heads.values},
-  1 + max((SELECT coalesce(max(activity), 0) FROM heads WHERE tenant = ?2),
-    coalesce((SELECT value FROM meta WHERE name = 'activity of ' || ?2), 0)))
+-- name: heads
+SELECT {heads} FROM heads h WHERE h.session IN (…) AND h.tenant = ?
 
--- name: put_head
-UPDATE heads SET {heads.set},
-  activity = 1 + max((SELECT max(activity) FROM heads WHERE tenant = ?2),
-    coalesce((SELECT value FROM meta WHERE name = 'activity of ' || ?2), 0))
-WHERE session = ?1
+-- name: add_head
+INSERT INTO heads ({heads.names}) VALUES ({heads.values})
+
+-- name: put_heads
+REPLACE INTO heads ({heads.names}) VALUES (…)
+
+-- The session that is first in the lists of a tenant, and the one that is first in its trash.
+-- name: newest
+SELECT {heads} FROM heads h WHERE h.session IN (
+  SELECT session FROM (SELECT session FROM recent INDEXED BY recent_by_recency
+    WHERE tenant = ?1 AND trashed = 0 ORDER BY recency DESC LIMIT 1)
+  UNION ALL SELECT session FROM (SELECT session FROM recent INDEXED BY recent_by_recency
+    WHERE tenant = ?1 AND trashed = 1 ORDER BY recency DESC LIMIT 1))
+
+-- name: activity_floor
+SELECT value FROM meta WHERE name = 'activity of ' || ?
+
+-- Where a damaged head hides the last activity number of a tenant.
+-- name: highest_activity
+SELECT max(a) FROM (SELECT max(activity) AS a FROM heads WHERE tenant = ?1 AND activity < ?2
+  UNION ALL SELECT max(recency) FROM recent WHERE tenant = ?1 AND recency < ?2)
+
+-- name: add_recent
+INSERT INTO recent (session, tenant, recency, trashed, scope, agent, cwd) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- The recency of sessions, as a JSON object by their numbers.
+-- name: put_recency
+UPDATE recent SET recency = j.value FROM json_each(?) AS j WHERE session = CAST(j.key AS INTEGER)
+
+-- name: put_recent
+UPDATE recent SET trashed = ?2, scope = ?3, agent = ?4, cwd = ?5
+WHERE session = ?1 AND (trashed, scope, agent, cwd) IS NOT (?2, ?3, ?4, ?5)
+
+-- name: drop_recent
+DELETE FROM recent WHERE session = ?
 
 -- name: raise_activity
 INSERT INTO meta (name, value)
@@ -195,20 +224,38 @@ DELETE FROM meta WHERE name = ?
 DELETE FROM heads WHERE session = ?
 
 -- name: list_columns
-SELECT {sessions}, {heads}
+SELECT r.recency, {sessions}, {heads}
 
--- name: list_recent
-FROM (SELECT * FROM heads WHERE tenant = :tenant AND activity < :before
-      ORDER BY activity DESC LIMIT 2000) h CROSS JOIN sessions s ON s.n = h.session
-WHERE s.tenant = :tenant
+-- Sessions in order; a condition and `list_end` follow. The signs keep SQLite from other indexes.
+-- name: list_all
+FROM recent r INDEXED BY recent_by_recency CROSS JOIN sessions s ON s.n = r.session
+  CROSS JOIN heads h ON h.session = r.session
+WHERE r.tenant = :tenant AND r.trashed = :trashed AND r.recency < :before
+  AND +h.activity < :before AND +s.tenant = :tenant AND +h.tenant = :tenant
 
--- name: list_any
-FROM sessions s JOIN heads h ON h.session = s.n
-WHERE s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
+-- name: list_of_scope
+FROM recent r INDEXED BY recent_by_scope CROSS JOIN sessions s ON s.n = r.session
+  CROSS JOIN heads h ON h.session = r.session
+WHERE r.tenant = :tenant AND r.trashed = 0 AND r.scope = :scope AND r.recency < :before
+  AND +h.activity < :before AND +s.tenant = :tenant AND +h.tenant = :tenant
 
--- name: list_few
-FROM sessions s CROSS JOIN heads h ON h.session = s.n
-WHERE s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
+-- name: list_of_agent
+FROM recent r INDEXED BY recent_by_agent CROSS JOIN sessions s ON s.n = r.session
+  CROSS JOIN heads h ON h.session = r.session
+WHERE r.tenant = :tenant AND r.trashed = 0 AND r.agent = :agent AND r.recency < :before
+  AND +h.activity < :before AND +s.tenant = :tenant AND +h.tenant = :tenant
+
+-- name: list_of_cwd
+FROM recent r INDEXED BY recent_by_cwd CROSS JOIN sessions s ON s.n = r.session
+  CROSS JOIN heads h ON h.session = r.session
+WHERE r.tenant = :tenant AND r.trashed = 0 AND r.cwd = :cwd AND r.recency < :before
+  AND +h.activity < :before AND +s.tenant = :tenant AND +h.tenant = :tenant
+
+-- Sessions whose numbers a look-up has found: its statement replaces (…).
+-- name: list_found
+FROM recent r CROSS JOIN sessions s ON s.n = r.session CROSS JOIN heads h ON h.session = r.session
+WHERE r.session IN (…) AND +r.tenant = :tenant AND +r.trashed = :trashed AND +r.recency < :before
+  AND +h.activity < :before AND +s.tenant = :tenant AND +h.tenant = :tenant
 
 -- The numbers of sessions that an index finds. Keys are texts, or blobs of the same bytes.
 -- name: find_marked
@@ -236,27 +283,53 @@ UNION ALL SELECT n FROM sessions INDEXED BY sessions_trashed
 WHERE tenant = :tenant AND trashed_at IS NOT NULL
   AND key >= :key_first AND key < :key_last
 
+-- name: find_pinned
+SELECT n FROM sessions INDEXED BY sessions_pinned WHERE tenant = :tenant AND pinned = 1
+
+-- name: find_archived
+SELECT n FROM sessions INDEXED BY sessions_archived WHERE tenant = :tenant AND archived = 1
+
+-- name: find_of_scope
+SELECT session FROM recent INDEXED BY recent_by_scope
+WHERE tenant = :tenant AND trashed = 0 AND scope = :scope
+
+-- name: find_of_agent
+SELECT session FROM recent INDEXED BY recent_by_agent
+WHERE tenant = :tenant AND trashed = 0 AND agent = :agent
+
+-- name: find_of_cwd
+SELECT session FROM recent INDEXED BY recent_by_cwd
+WHERE tenant = :tenant AND trashed = 0 AND cwd = :cwd
+
 -- name: count_few
 SELECT count(*) FROM (SELECT 1 FROM (…) LIMIT 2000)
 
--- Sessions whose numbers a condition that follows has found.
--- name: list_found
-FROM sessions s CROSS JOIN heads h ON h.session = s.n
-WHERE +s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
-
+-- The index alone has all of these.
 -- name: list_numbers
-SELECT session, activity FROM heads INDEXED BY heads_by_activity
-WHERE tenant = ? AND activity < ? ORDER BY activity DESC
+SELECT session, recency FROM recent INDEXED BY recent_by_recency
+WHERE tenant = ? AND trashed IN (0, 1) AND recency < ? ORDER BY recency DESC
 
 -- name: list_end
-ORDER BY activity DESC LIMIT :limit
+ORDER BY r.recency DESC LIMIT :limit
 
+-- The newest of those that became so before ?2 may have been written to since.
 -- name: activity_after
-SELECT s.id, {heads} FROM heads h CROSS JOIN sessions s ON s.n = h.session
-WHERE h.tenant = ? AND h.activity > ? ORDER BY h.activity LIMIT ?
+SELECT s.id, {heads} FROM recent r CROSS JOIN heads h ON h.session = r.session
+  CROSS JOIN sessions s ON s.n = r.session
+WHERE r.session IN (
+    SELECT session FROM (SELECT session FROM recent INDEXED BY recent_by_recency
+      WHERE tenant = ?1 AND trashed = 0 AND recency > ?2 ORDER BY recency LIMIT ?3)
+    UNION ALL SELECT session FROM (SELECT session FROM recent INDEXED BY recent_by_recency
+      WHERE tenant = ?1 AND trashed = 1 AND recency > ?2 ORDER BY recency LIMIT ?3)
+    UNION ALL SELECT session FROM (SELECT session FROM recent INDEXED BY recent_by_recency
+      WHERE tenant = ?1 AND trashed = 0 AND recency <= ?2 ORDER BY recency DESC LIMIT 1)
+    UNION ALL SELECT session FROM (SELECT session FROM recent INDEXED BY recent_by_recency
+      WHERE tenant = ?1 AND trashed = 1 AND recency <= ?2 ORDER BY recency DESC LIMIT 1))
+  AND h.activity > ?2
+ORDER BY r.recency LIMIT ?3
 
--- name: add_message
-INSERT INTO messages (place, id, turn, crc, body) VALUES (?, ?, ?, ?, ?)
+-- name: add_messages
+INSERT INTO messages (place, id, turn, crc, body) VALUES (…)
 
 -- name: put_message
 UPDATE messages SET crc = ?2, body = ?3 WHERE place = ?1
@@ -282,6 +355,13 @@ WHERE place BETWEEN ? AND ? AND id IN (…)
 
 -- name: rowids_of_ids
 SELECT place FROM messages INDEXED BY messages_by_id WHERE id IN (…) LIMIT 1001
+
+-- Generated ids begin with the time, and so with 0 until the year 2527.
+-- name: greatest_own_id
+SELECT id FROM messages INDEXED BY messages_by_id WHERE id < '1' ORDER BY id DESC LIMIT 1
+
+-- name: known_ids
+SELECT id FROM messages INDEXED BY messages_by_id WHERE id IN (…)
 
 -- name: messages_by_id_in_sessions
 SELECT b.n, m.place & 4294967295, m.id, m.turn, m.crc, CAST(m.body AS BLOB)

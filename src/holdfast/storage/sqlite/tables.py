@@ -8,8 +8,9 @@ migration, `ALTER TABLE … ADD COLUMN`, and the annotation `Added`.
 `crc` is the CRC-32 of the JSON array of the columns before it, in schema order, and of those that
 were added behind it, without the last ones that are NULL: so a migration rewrites no row. Excluded
 are the numbers that SQLite assigns while it stores a row. Each of these is in an index as well, so
-the file holds it twice and the two can be compared. A checksum reveals a flipped byte in a value
-that is still well-formed. A stranger's file may have right checksums, so what a column cannot hold
+the file holds it twice and the two can be compared. Until format 6 the activity of a head was such
+a number; a migration makes these checksums anew. A checksum reveals a flipped byte in a value that
+is still well-formed. A stranger's file may have right checksums, so what a column cannot hold
 (`BOUNDS`) is refused as well: nothing that reads a row has to expect it.
 
 Names that SQL text cannot hold exactly (NUL, lone surrogates) are bound as blobs of their bytes;
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, Final, Generic
+from functools import cached_property
+from typing import Annotated, Any, Final, Generic, Literal
 from zlib import crc32
 
 import msgspec
@@ -106,7 +108,7 @@ def bind_json(data: bytes | None) -> str | bytes | None:
 
 def unbind_json(value: str | bytes | None) -> bytes | None:
     """Return stored JSON as bytes."""
-    return codec.encode_text(value) if isinstance(value, str) else value
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
 def _is_bound_text(value: object) -> bool:
@@ -169,17 +171,35 @@ class QuarantineRow(msgspec.Struct, frozen=True):
 
 
 _CRC: Final = Column("crc", "integer")
+_NUL_IN_JSON: Final = b"\\u0000"
+
+
+def _plain_row(name: str, columns: Sequence[Column]) -> type[msgspec.Struct]:
+    """Return a type for the rows that are possible, except those with a NUL or with bytes.
+
+    To convert a row to it takes less time than the compiled expression that looks at each value.
+    """
+    fields = [(column.name, _plain_type(column)) for column in columns]
+    return msgspec.defstruct(name, fields, array_like=True)
+
+
+def _plain_type(column: Column) -> Any:  # noqa: ANN401 - an annotation
+    found: Any = str
+    if column.kind in BOUNDS:
+        first, last = BOUNDS[column.kind]
+        found = Annotated[int, msgspec.Meta(ge=first, le=last)]
+    elif column.kind == "choice":
+        found = Literal[column.choices]
+    elif column.kind == "name":
+        found = Annotated[str, msgspec.Meta(min_length=1)]
+    return found | None if column.optional else found
 
 
 class Table(Generic[RowT]):
     """A table: its columns, lists of them for statements, and its rows as values.
 
-    In a statement its alias is the first letter of its name. `row` returns the row that was read,
-    given its derived fields; `is_possible` whether its columns may hold the values that were read.
+    In a statement its alias is the first letter of its name.
     """
-
-    row: Callable[..., RowT]
-    is_possible: Callable[..., bool]
 
     def __init__(
         self,
@@ -188,36 +208,80 @@ class Table(Generic[RowT]):
         *,
         own: Mapping[str, Column] = {},
         assigned: str | None = None,
+        covered_late: str | None = None,
         keys: Collection[str] = (),
         raw_json: bool = False,
     ) -> None:
         """Describe a table with the columns of a row, and those that only this backend has.
 
         `own` has the latter, each by the name of the column before it. SQLite assigns the number
-        in `assigned`; an update does not set `keys`. With `raw_json` JSON is read as bytes, so that
-        a damaged one can be read; then a row cannot be compared with its checksum.
+        in `assigned`; checksums of older formats lack `covered_late`; an update does not set
+        `keys`. With `raw_json` JSON is read as bytes, so that a damaged one can be read; then a row
+        cannot be compared with its checksum.
         """
         self.name = name
         self.assigned = assigned
-        self.columns = _with_own(columns_of(row), own)
-        self.covered = tuple(c.name for c in self.columns if c.name != assigned)
-        self.selected = ("crc", *([assigned] if assigned else []), *self.covered)
         self._keys = keys
         self._raw_json = raw_json
-        self._first_covered = len(self.selected) - len(self.covered)
-        self._always_covered = sum(not c.added for c in self.columns if c.name != assigned)
-        self._has_added = self._always_covered < len(self.covered)
-        layout = Layout(
-            row,
+        self._first_covered = 1 if assigned is None else 2
+        self._covered_late = covered_late
+        self._row = row
+        self._own = own
+
+    # What follows from the columns is found when it is first needed: few programs use all tables.
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in schema order, without the checksum."""
+        return _with_own(columns_of(self._row), self._own)
+
+    @cached_property
+    def covered(self) -> tuple[str, ...]:
+        """The names of the columns that the checksum covers."""
+        return tuple(c.name for c in self.columns if c.name != self.assigned)
+
+    @cached_property
+    def selected(self) -> tuple[str, ...]:
+        """The names of the columns in the order in which rows are read."""
+        return ("crc", *([self.assigned] if self.assigned else []), *self.covered)
+
+    @cached_property
+    def _added(self) -> int:
+        return sum(column.added for column in self.columns)
+
+    @cached_property
+    def _layout(self) -> Layout[RowT]:
+        return Layout(
+            self._row,
             encode={"name": bind, "text": bind, "flag": int, "json": bind_json},
             decode={"name": unbind, "text": unbind, "flag": bool, "json": unbind_json},
-            own=[column.name for column in own.values()],
+            own=[column.name for column in self._own.values()],
             written=self.covered,
             read=self.selected,
         )
-        self._values, self.row = layout.values, layout.row
+
+    @cached_property
+    def row(self) -> Callable[..., RowT]:
+        """The function that returns the row that was read, given its derived fields."""
+        return self._layout.row
+
+    @cached_property
+    def _values(self) -> Callable[..., list[Any]]:
+        return self._layout.values
+
+    @cached_property
+    def _selected_columns(self) -> list[Column]:
         by_name = {column.name: column for column in self.columns}
-        self.is_possible = row_check([by_name.get(name, _CRC) for name in self.selected])
+        return [by_name.get(name, _CRC) for name in self.selected]
+
+    @cached_property
+    def is_possible(self) -> Callable[..., bool]:
+        """The function that returns whether the columns may hold the values that were read."""
+        return row_check(self._selected_columns)
+
+    @cached_property
+    def _plain_rows(self) -> Any:  # noqa: ANN401 - an annotation
+        return list[_plain_row(self.name, self._selected_columns)]  # type: ignore[misc]
 
     def lists(self) -> dict[str, str]:
         """Return the lists of columns, by the placeholders that stand for them in statements.
@@ -250,15 +314,15 @@ class Table(Generic[RowT]):
 
     def checksum(self, covered: Sequence[object]) -> int:
         """Return the checksum of a row's covered values."""
-        if self._has_added:
-            covered = self._without_added_nulls(covered)
-        return crc32(_encode(covered))
+        return crc32(_encode(covered[: self._end(covered)]))
 
-    def _without_added_nulls(self, covered: Sequence[object]) -> Sequence[object]:
-        end = len(covered)
-        while end > self._always_covered and covered[end - 1] is None:
+    def _end(self, values: Sequence[object]) -> int:
+        """Return where values end, without the last ones that were added and are NULL."""
+        end = len(values)
+        first_added = end - self._added
+        while end > first_added and values[end - 1] is None:
             end -= 1
-        return covered[:end]
+        return end
 
     def is_intact(self, selected: Sequence[object]) -> bool:
         """Return whether a row that was read is possible, and matches its checksum."""
@@ -266,6 +330,27 @@ class Table(Generic[RowT]):
             self.is_possible(*selected)
             and self.checksum(selected[self._first_covered :]) == selected[0]
         )
+
+    def are_intact(self, rows: Sequence[Sequence[object]]) -> bool:
+        """Return whether rows that were read are all intact; faster than to ask for each."""
+        first, end = self._first_covered, self._end
+        encoded = [_encode(row[first : end(row)]) for row in rows]
+        try:
+            msgspec.convert(rows, self._plain_rows)
+        except msgspec.ValidationError:
+            return all(map(self.is_intact, rows))
+        if _NUL_IN_JSON in b"".join(encoded):
+            return all(map(self.is_intact, rows))
+        return [row[0] for row in rows] == list(map(crc32, encoded))
+
+    def matches_any_format(self, covered: Sequence[object], crc: object) -> bool:
+        """Return whether a row's covered values match its checksum, or one of an older format."""
+        if self.checksum(covered) == crc:
+            return True
+        if self._covered_late is None:
+            return False
+        late = self.covered.index(self._covered_late)
+        return self.checksum([*covered[:late], *covered[late + 1 :]]) == crc
 
 
 def _with_own(columns: Sequence[Column], own: Mapping[str, Column]) -> tuple[Column, ...]:
@@ -282,7 +367,7 @@ _SESSION: Final = Column("session", "number")
 _TENANT: Final = Column("tenant", "number")
 SESSIONS: Final = Table("sessions", SessionRow, own={"n": _TENANT}, assigned="n", keys={"tenant"})
 HEADS: Final = Table(
-    "heads", HeadRow, own={"session": _TENANT}, assigned="activity", keys={"session", "tenant"}
+    "heads", HeadRow, own={"session": _TENANT}, covered_late="activity", keys={"session", "tenant"}
 )
 # The end of an active branch is in its head.
 BRANCHES: Final = Table(

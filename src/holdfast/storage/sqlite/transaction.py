@@ -10,10 +10,10 @@ a row through this module can rely on that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 import msgspec
@@ -30,6 +30,7 @@ from holdfast.storage.ancestry import (
     refuse_lacking_parent,
 )
 from holdfast.storage.columns import RowT
+from holdfast.storage.prefetch import Prefetch
 from holdfast.storage.protocol import SessionField
 from holdfast.storage.rows import (
     BlobUse,
@@ -58,11 +59,13 @@ from holdfast.storage.sqlite.list_filters import (
     filter_values,
     folded,
     index_lookups,
-    recent_sources,
+    ordered_names,
 )
 from holdfast.storage.sqlite.metadata_table import marks_of
+from holdfast.storage.sqlite.owner_cache import OwnerCache, Owners
+from holdfast.storage.sqlite.recent_table import recent_values
 from holdfast.storage.sqlite.record_tables import RecordSnapshot, RecordTransaction
-from holdfast.storage.sqlite.statements import SQL, json_array, with_parameters
+from holdfast.storage.sqlite.statements import SQL, json_array, with_parameters, with_rows
 from holdfast.storage.sqlite.tables import (
     BOUNDS,
     BRANCHES,
@@ -86,19 +89,22 @@ from holdfast.storage.sqlite.tables import (
 )
 from holdfast.titles import normalize_title
 
+ValueT = TypeVar("ValueT")
 _, _MAX_SEQ = BOUNDS["seq"]
 _MAX_ACTIVITY: Final = (1 << 63) - 1
+_ACTIVITY_LIMIT: Final = 1 << 53
+_ACTIVITY_GAP_BITS: Final = 32
+_AFTER_GENERATED_IDS: Final = "1"  # in statements, too
 _MAX_CACHED_SEGMENTS: Final = 64
+_MAX_CACHED_HEADS: Final = 1000
+_MAX_ROWS_PER_STATEMENT: Final = 64
 _IDS_PER_QUERY: Final = 64
-_BRANCHES_PER_QUERY: Final = 250
+_OWNERS_PER_QUERY: Final = 250
 _FEW_SESSIONS: Final = 2000  # in statements, too
 _NO_LIMIT: Final = -1
 _NO_TENANT: Final = -1
-_LAST_SEQ: Final = BRANCHES.selected.index("last_seq")
 _MIN_MESSAGE_BYTES: Final = 16
 _MAX_UNCHECKED: Final = 100_000  # messages or turns that are read, or missed, in no time
-_QUEUE_NUMBER: Final = QUEUE.selected.index("number")
-_USAGE_SESSION: Final = USAGE.selected.index("session")
 _ROWS_MISSING: Final = "a session's rows are missing, or differ from their index entries"
 _COMPARED_FIELDS: Final = frozenset({"n", "id", "key", "title", "parent"})
 
@@ -116,21 +122,31 @@ def message_capacity(size: int) -> int:
 
 def message_values(row: MessageRow) -> tuple[str | bytes | int | None, ...]:
     """Return the columns of a message as they are stored, without its rowid."""
-    return bind(row.id), row.turn, row.crc, bind_json(row.body)
+    name = row.id if row.id.isascii() and "\0" not in row.id else bind(row.id)
+    return name, row.turn, row.crc, bind_json(row.body)
 
 
 class SQLiteSnapshot(RecordSnapshot):
     """Reads on one connection, within one SQLite transaction."""
 
     def __init__(
-        self, connection: apsw.Connection, tenant: int | None, clock: Clock, paths: dict[int, Path]
+        self,
+        connection: apsw.Connection,
+        tenant: int | None,
+        clock: Clock,
+        paths: dict[int, Path],
+        owners: OwnerCache | None = None,
     ) -> None:
-        """Read a tenant's rows; `paths` caches ancestry for all snapshots and is only added to."""
+        """Read a tenant's rows; `paths` caches ancestry for all snapshots and is only added to.
+
+        Only snapshots of connections that never write may share `owners`.
+        """
         self._execute = connection.execute
         self._connection = connection
         self._tenant = _NO_TENANT if tenant is None else tenant
         self._clock = clock
         self._paths = paths
+        self._owner_cache = owners
 
     def _fetch(self, table: Table[RowT], name: str, session: int, *values: object) -> list[RowT]:
         """Return the rows of a session that a statement reads."""
@@ -178,7 +194,7 @@ class SQLiteSnapshot(RecordSnapshot):
 
     def _session_id(self, value: object) -> str:
         """Return the id of a session that was read beside a row of another table."""
-        if not _is_id(value):
+        if not _id_check()(value):
             raise self._checksum_error(None)
         return str(unbind(value))
 
@@ -233,13 +249,24 @@ class SQLiteSnapshot(RecordSnapshot):
 
     def owners(self, branches: Collection[int]) -> dict[int, BranchOwner]:
         """Return the sessions that own these branches."""
-        numbers = list(branches)
-        found: dict[int, BranchOwner] = {}
-        for start in range(0, len(numbers), _BRANCHES_PER_QUERY):
-            some = numbers[start : start + _BRANCHES_PER_QUERY]
-            rows = self._execute(with_parameters("owners", len(some)), (*some, self._tenant))
-            found.update((branch, _owner(row)) for branch, *row in rows if _is_owner(*row))
-        return found
+        return self._owners("owners", branches, self._known_owners().by_branch)
+
+    def _known_owners(self) -> Owners:
+        """Return the sessions that earlier reads of this state found."""
+        cache = self._owner_cache
+        return Owners.empty() if cache is None else cache.current(self._connection)
+
+    def _owners(
+        self, statement: str, numbers: Collection[int], known: dict[int, BranchOwner | None]
+    ) -> dict[int, BranchOwner]:
+        """Return the sessions with these numbers, or on these branches; read those not known."""
+        unknown = [number for number in numbers if number not in known]
+        for start in range(0, len(unknown), _OWNERS_PER_QUERY):
+            some = unknown[start : start + _OWNERS_PER_QUERY]
+            rows = self._execute(with_parameters(statement, len(some)), (*some, self._tenant))
+            found = {number: _owner(row) for number, *row in rows if _is_owner(row)}
+            known.update((number, found.get(number)) for number in some)  # All were read by now.
+        return {number: owner for number in numbers if (owner := known[number]) is not None}
 
     def titled(self, words: Sequence[str]) -> list[BranchOwner]:
         """Return sessions whose title may contain all these words.
@@ -250,7 +277,9 @@ class SQLiteSnapshot(RecordSnapshot):
         conditions = " AND ".join(["instr(lower(title), ?)"] * len(plain)) or "TRUE"
         text = SQL["titled"].replace("(…)", f"({conditions})")
         rows = self._execute(text, (self._tenant, *plain))
-        return [_owner(row) for row in rows if _is_owner(*row)]
+        numbers = sorted(n for (n,) in rows)
+        owners = self._owners("owning_sessions", numbers, self._known_owners().by_session)
+        return list(owners.values())
 
     def count_forks(self, ids: Sequence[str]) -> dict[str, int]:
         """Return how many sessions were forked from each of these."""
@@ -285,16 +314,16 @@ class SQLiteSnapshot(RecordSnapshot):
         self._refuse_beyond_capacity(n, found[0].seq, found[0].turns)
         return found[0]
 
-    def _refuse_beyond_capacity(self, session: int, *counts: int) -> None:
+    def _refuse_beyond_capacity(self, session: int, messages: int, turns: int = 0) -> None:
         """Raise `Damaged` for more messages or turns than the file has room for.
 
         Whatever goes through a history page by page then ends, even if nothing of it is there.
         """
-        most = max(counts)
-        if most > _MAX_UNCHECKED and most > message_capacity(
-            self._connection.execute("PRAGMA page_count").get
-            * self._connection.execute("PRAGMA page_size").get
-        ):
+        if messages <= _MAX_UNCHECKED and turns <= _MAX_UNCHECKED:
+            return
+        pages = self._connection.execute("PRAGMA page_count").get
+        size = pages * self._connection.execute("PRAGMA page_size").get
+        if max(messages, turns) > message_capacity(size):
             raise self._checksum_error(session)
 
     def list_sessions(
@@ -303,72 +332,83 @@ class SQLiteSnapshot(RecordSnapshot):
         """Return sessions by activity; they are read one by one if a row is damaged."""
         newest = _MAX_ACTIVITY if before is None else before
         try:
-            return list(self._list(listing, newest, limit))
+            return self._list(listing, newest, limit)
         except (apsw.CorruptError, UnicodeDecodeError, Damaged):
             return list(islice(self._list_one_by_one(listing, newest), limit))
 
-    def _list(self, listing: SessionFilter, before: int, limit: int) -> Iterator[ListedSession]:
-        """Yield a page of the most recent sessions, or of all if those do not fill it."""
-        bounds = {"tenant": self._tenant, "before": before, "limit": limit}
+    def _list(self, listing: SessionFilter, before: int, limit: int) -> list[ListedSession]:
+        """Return a page of sessions; raise `Damaged` for rows that contradict each other."""
         lookups = index_lookups(listing)
-        wanted, values = conditions(listing), bounds | filter_values(listing)
+        wanted, values = conditions(listing), filter_values(listing)
+        values |= {"tenant": self._tenant, "before": before, "limit": limit}
         for lookup in lookups:
             wanted.append(lookup.condition)
             values |= lookup.values
         if listing.text is not None:
             self._connection.create_scalar_function("folded", folded, 1, deterministic=True)
-        for source in self._sources(listing, lookups, values):
-            text = "\n".join((SQL["list_columns"], source, *wanted, SQL["list_end"]))
-            rows: list[Any] = self._execute(text, values).fetchall()
-            if len(rows) == limit:
-                break
-        width = len(SESSIONS.selected)
-        for row in rows:
-            n = row[1]
-            head = self._checked(HEADS, row[width:], n)
-            self._refuse_beyond_capacity(n, head.seq, head.turns)
-            if head.activity >= before:
-                raise self._checksum_error(n)
-            before = head.activity
-            session = self._checked(SESSIONS, row[:width], n)
-            if not listing.matches_names(session):
-                raise self._checksum_error(n)
-            yield session, head
+        source = self._source(listing, lookups, values)
+        text = "\n".join((SQL["list_columns"], source, *wanted, SQL["list_end"]))
+        return self._listed(self._execute(text, values).fetchall(), listing, before)
 
-    def _sources(
+    def _listed(
+        self, rows: Sequence[Sequence[Any]], listing: SessionFilter, before: int
+    ) -> list[ListedSession]:
+        """Return the sessions and heads of rows in the order of a list."""
+        width = 1 + len(SESSIONS.selected)
+        sessions, heads = [row[1:width] for row in rows], [row[width:] for row in rows]
+        if not (SESSIONS.are_intact(sessions) and HEADS.are_intact(heads)):
+            raise self._checksum_error(None)
+        found: list[ListedSession] = []
+        for row, session, head in zip(
+            rows, map(SESSIONS.row, sessions), map(HEADS.row, heads), strict=True
+        ):
+            self._refuse_beyond_capacity(session.n, head.seq, head.turns)
+            in_order = row[0] <= head.activity < before
+            if not (in_order and listing.matches_names(session)):
+                raise self._checksum_error(session.n)
+            before = row[0]
+            found.append((session, head))
+        return found
+
+    def _source(
         self, listing: SessionFilter, lookups: Sequence[IndexLookup], values: dict[str, Any]
-    ) -> list[str]:
-        """Return where to read a page from, in turn: the recent sessions, then what is found.
+    ) -> str:
+        """Return where to read a page from: what an index finds, if that is little, or in order.
 
-        What few sessions have is looked up at once. Of several look-ups the one that finds least
-        counts; the others are conditions.
+        Of several indexes the one that finds least counts; all filters are conditions, too. Few
+        sessions are pinned.
         """
-        if not lookups:
-            return [SQL[name] for name in recent_sources(listing)]
-        counted = {
-            self._execute(SQL["count_few"].replace("(…)", f"({one.query})"), values).get: one
-            for one in lookups
-        }
-        least = min(counted)
-        found = f"{SQL['list_found']} AND s.n IN ({counted[least].query})"
-        if least < _FEW_SESSIONS:
-            return [found]
-        return [SQL["list_few"]] if listing.pinned else [SQL["list_recent"], found]
+        if listing.pinned:
+            return SQL["list_found"].replace("(…)", f"({SQL['find_pinned']})")
+        if lookups:
+            count, query = min(self._count_few(lookup.query, values) for lookup in lookups)
+            if count < _FEW_SESSIONS:
+                return SQL["list_found"].replace("(…)", f"({query})")
+        names = ordered_names(listing)
+        if len(names) > 1:
+            names = [min(names, key=lambda name: self._count_few(SQL[f"find_of_{name}"], values))]
+        return SQL[f"list_of_{names[0]}" if names else "list_all"]
+
+    def _count_few(self, query: str, values: dict[str, Any]) -> tuple[int, str]:
+        """Return how many sessions a look-up finds, up to `_FEW_SESSIONS`, and the look-up."""
+        return self._execute(SQL["count_few"].replace("(…)", f"({query})"), values).get, query
 
     def _list_one_by_one(self, listing: SessionFilter, before: int) -> Iterator[ListedSession]:
         """Yield sessions one by one, with an `UnreadableSession` for each damaged one; slow."""
         numbers: list[Any] = self._execute(SQL["list_numbers"], (self._tenant, before)).fetchall()
-        for n, activity in numbers:
+        for n, recency in numbers:
             found: ListedSession
             try:
                 row, head = self.session(n), self.head(n)
             except (Damaged, apsw.CorruptError, UnicodeDecodeError) as error:
-                found = self._unreadable(n, activity, _damage_reason(error))
+                found = self._unreadable(n, recency, _damage_reason(error))
             else:
+                if head is not None and recency < before <= head.activity:
+                    continue  # It was written to since the page before.
                 found = (
                     (row, head)
-                    if row and head and head.activity == activity
-                    else self._unreadable(n, activity, _ROWS_MISSING)
+                    if row and head and recency <= head.activity
+                    else self._unreadable(n, recency, _ROWS_MISSING)
                 )
             if _is_listed(found, listing):
                 yield found
@@ -398,7 +438,7 @@ class SQLiteSnapshot(RecordSnapshot):
         rows = self._execute(SQL["activity_after"], (self._tenant, number, limit))
         found = []
         for id, *columns in rows:
-            head = self._checked(HEADS, columns, columns[2])
+            head = self._checked(HEADS, columns, columns[1])
             if head.activity <= number:
                 raise self._checksum_error(head.session)
             number = head.activity
@@ -480,7 +520,7 @@ class SQLiteSnapshot(RecordSnapshot):
         if not BRANCHES.is_intact(columns):
             raise self._checksum_error(columns[2])
         if columns[1] == active:
-            columns[_LAST_SEQ] = head_seq
+            columns[BRANCHES.selected.index("last_seq")] = head_seq
         found = BRANCHES.row(columns, self._session_id(session_id), purged_at is not None)
         _refuse_impossible_start(found)
         ends = type(found.last_seq) is int and found.fork_seq <= found.last_seq <= _MAX_SEQ
@@ -597,8 +637,9 @@ class SQLiteSnapshot(RecordSnapshot):
     def queue(self, session: int) -> list[QueueRow]:
         """Return queued input in order."""
         rows: list[Any] = self._execute(SQL["queue"], (session,)).fetchall()
+        number = QUEUE.selected.index("number")
         return [
-            self._possible(QUEUE, row, session, self._queue_blobs(session, row[_QUEUE_NUMBER]))
+            self._possible(QUEUE, row, session, self._queue_blobs(session, row[number]))
             for row in rows
         ]
 
@@ -615,7 +656,8 @@ class SQLiteSnapshot(RecordSnapshot):
             return sort_usage(self._possible(USAGE, row, session) for row in rows)[:limit]
         values = (bind(model), self._tenant, _NO_LIMIT if limit is None else limit)
         rows = self._execute(SQL["usage_of_model"], values)
-        return [self._possible(USAGE, row, row[_USAGE_SESSION]) for row in rows]
+        owner = USAGE.selected.index("session")
+        return [self._possible(USAGE, row, row[owner]) for row in rows]
 
     def stored_blob(self, sha256: str) -> bytes | None:
         """Return a blob's data as it is stored."""
@@ -642,7 +684,16 @@ class SQLiteSnapshot(RecordSnapshot):
 
 
 class SQLiteTransaction(SQLiteSnapshot, RecordTransaction):
-    """Reads and writes."""
+    """Reads and writes.
+
+    One object serves all transactions of a connection, one after the other. As long as no other
+    connection commits (`forget`), what it has written or read need not be read again: heads, the
+    newest session, and the greatest generated id. So an append to a session that was written to
+    before reads nothing.
+
+    Messages and heads are kept until another statement needs them, or until the end (`write_out`):
+    then those of many appends are a few statements, and a session has one new head.
+    """
 
     def __init__(
         self,
@@ -654,15 +705,75 @@ class SQLiteTransaction(SQLiteSnapshot, RecordTransaction):
     ) -> None:
         """Write a tenant's rows; an erasure inserts `wipe_note` into the table `meta`."""
         super().__init__(connection, tenant, clock, paths)
+        self._execute = self._execute_after_appends
         self.writes = 0
         self._wipe_note = wipe_note
-        self._first_new_branch: int | None = None
-        self._erased = False
+        self.forget()
 
     def reset(self) -> None:
-        """Reset the state of the previous transaction, which was committed or rolled back."""
-        self._first_new_branch = None
+        """Start another transaction: the previous one was committed, and no other one since."""
+        self._first_new_branch: int | None = None
         self._erased = False
+        self._absent_ids: set[str] = set()
+
+    def forget(self) -> None:
+        """Forget what was read and written: it was rolled back, or another process has written."""
+        self.reset()
+        self._heads: dict[int, HeadRow] = {}
+        self._newest: tuple[int, int] | None = None
+        self._greatest_id: object = None
+        self._new_messages: list[tuple[Any, ...]] = []
+        self._new_heads: dict[int, HeadRow] = {}
+        self._new_recency: dict[int, int] = {}
+
+    def prefetch(self, hints: Sequence[Prefetch]) -> None:
+        """Read what several writes need in a few statements: their heads, and which ids are new."""
+        wanted = {hint.session for hint in hints if hint.session is not None} - self._heads.keys()
+        for block in _blocks(sorted(wanted)):
+            values = (*block, self._tenant)
+            for row in self._execute(with_parameters("heads", len(block)), values).fetchall():
+                if HEADS.is_intact(row):  # The error of another one is that of its write.
+                    self._keep_head(HEADS.row(row))
+        given = dict.fromkeys(id for hint in hints for id in hint.ids if not self._is_new(id))
+        names = [name for name in given if bind(name) == name]
+        for some in _blocks(names):
+            rows = self._execute(with_parameters("known_ids", len(some)), some)
+            self._absent_ids.update(set(some) - {name for (name,) in rows})
+
+    def _execute_after_appends(self, text: str, values: Any = ()) -> apsw.Cursor:  # noqa: ANN401 - whatever can be bound
+        if self._new_messages or self._new_heads:
+            self.write_out()
+        return self._connection.execute(text, values)
+
+    def write_out(self) -> None:
+        """Execute what was kept: the messages, heads and places in lists that appends write.
+
+        What fails stays kept: the error may be taken for one of the read before which it came, but
+        the transaction must not be committed without these rows.
+        """
+        self._write_messages()
+        if self._new_recency:
+            recency = msgspec.json.encode(self._new_recency).decode()
+            self._connection.execute(SQL["put_recency"], (recency,))
+            self._new_recency = {}
+        if self._new_heads:
+            rows = [HEADS.values(row, self._tenant) for row in self._new_heads.values()]
+            self._write_rows("put_heads", rows)
+            self._new_heads = {}
+
+    def _write_messages(self) -> None:
+        if self._new_messages:
+            self._write_rows("add_messages", self._new_messages)
+            self._new_messages = []
+
+    def _write_rows(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement for many rows, in blocks of 64, 32, 16, … so that it is few texts."""
+        at, columns = 0, len(rows[0])
+        while at < len(rows):
+            count = min(_MAX_ROWS_PER_STATEMENT, 1 << (len(rows) - at).bit_length() - 1)
+            values = [value for row in rows[at : at + count] for value in row]
+            self._connection.execute(with_rows(name, count, columns), values)
+            at += count
 
     def _cache_path(self, branch: int, path: Path) -> None:
         """Cache a path, except for a new branch: a rollback would free its number for another."""
@@ -676,8 +787,12 @@ class SQLiteTransaction(SQLiteSnapshot, RecordTransaction):
             self._write("add_mark", n, mark, self._tenant)
         if row.purged_at is None:
             branch = self.add_branch(n, 1, start, row.created_at)
+            _, number = self._next_activity(n)
             head = HeadRow.first(n, branch, start, row.created_at)
+            head = msgspec.structs.replace(head, activity=number)
             self._write("add_head", *HEADS.values(head, self._tenant))
+            self._write("add_recent", n, self._tenant, number, *recent_values(row))
+            self._keep_head(head)
         return n
 
     def add_branch(self, session: int, number: int, start: BranchStart, created_at: int) -> int:
@@ -701,6 +816,7 @@ class SQLiteTransaction(SQLiteSnapshot, RecordTransaction):
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity row."""
         self._write("put_session", *SESSIONS.values(row, self._tenant), row.n)
+        self._write("put_recent", row.n, *recent_values(row))
         stored = {mark for (mark,) in self._execute(SQL["marks"], (row.n,))}
         wanted = marks_of(metadata_marks.pairs(row.metadata))
         for mark in stored - wanted:
@@ -708,9 +824,88 @@ class SQLiteTransaction(SQLiteSnapshot, RecordTransaction):
         for mark in wanted - stored:
             self._write("add_mark", row.n, mark, self._tenant)
 
+    # ----------------------------------------------------------------------- heads and ids
+
+    def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Return the messages of a branch's history that have these ids.
+
+        Generated ids begin with the time. One that is greater than all that are stored is new.
+        """
+        for name in ids:
+            if not self._is_new(name):
+                return super().stored(branch, ids)
+        return {}
+
+    def _is_new(self, name: str) -> bool:
+        """True if an id is certainly not stored."""
+        if self._greatest_id is None:
+            self._greatest_id = self._read_greatest_id()
+        greatest = self._greatest_id
+        is_text = name.isascii() and "\0" not in name
+        return (
+            is_text and type(greatest) is str and greatest < name < _AFTER_GENERATED_IDS
+        ) or name in self._absent_ids
+
+    def _read_greatest_id(self) -> object:
+        """Return the greatest of the ids that begin as generated ones do; no text if damaged."""
+        try:
+            row = self._first("greatest_own_id")
+        except UnicodeDecodeError:  # No id is certainly new then.
+            return b""
+        return "" if row is None else row[0]
+
+    def head(self, n: int) -> HeadRow | None:
+        """Return a session's head row."""
+        known = self._heads.get(n)
+        if known is not None:
+            return known
+        found = super().head(n)
+        if found is not None:
+            self._keep_head(found)
+        return found
+
+    def _keep_head(self, row: HeadRow) -> None:
+        if len(self._heads) >= _MAX_CACHED_HEADS:
+            self._heads.clear()
+        self._heads[row.session] = row
+
     def put_head(self, row: HeadRow) -> None:
         """Replace a session's head; its activity number becomes the tenant's highest."""
-        self._write("put_head", *HEADS.values(row, self._tenant))
+        self.writes += 1
+        newest, number = self._next_activity(row.session)
+        if newest != row.session:
+            self._new_recency[row.session] = number
+        row = msgspec.structs.replace(row, activity=number)
+        self._new_heads[row.session] = row
+        self._keep_head(row)
+
+    def _next_activity(self, session: int) -> tuple[int, int]:
+        """Return the newest session and the next activity number; it is this session's from now."""
+        newest, last = self._newest or self._read_newest()
+        self._newest = session, last + 1
+        return newest, last + 1
+
+    def _read_newest(self) -> tuple[int, int]:
+        """Return the newest session of the tenant and the last activity number; 0 if none is."""
+        heads: list[Any] = self._execute(SQL["newest"], (self._tenant,)).fetchall()
+        floor = self._first("activity_floor", self._tenant)
+        last = floor[0] if floor else 0
+        if not isinstance(last, int) or not all(map(HEADS.is_intact, heads)):
+            return 0, self._past_damage()
+        rows = [HEADS.row(row) for row in heads]
+        newest = max(rows, key=lambda row: row.activity, default=None)
+        if newest is None:
+            return 0, last
+        return newest.session, max(last, newest.activity)
+
+    def _past_damage(self) -> int:
+        """Return a number that is above every activity number, where a damaged row hides the last.
+
+        A follower of the log must not miss what is written next.
+        """
+        found = self._first("highest_activity", self._tenant, _ACTIVITY_LIMIT)
+        highest: int = found[0] or 0 if found else 0
+        return (highest >> _ACTIVITY_GAP_BITS) + 1 << _ACTIVITY_GAP_BITS
 
     def cut_branch(self, n: int, last_seq: int | None, last_record: int = 0) -> CutResult:
         """Erase a branch's messages and records after these, or the whole branch."""
@@ -760,8 +955,16 @@ class SQLiteTransaction(SQLiteSnapshot, RecordTransaction):
         """Delete a session's head, turns, drafts and queue; its activity number stays used up."""
         self._write("raise_activity", session, self._tenant)
         self._write("add_wipe_note", self._wipe_note)
-        for name in ("drop_head", "drop_tools", "drop_usage", "drop_all_queue_blobs"):
+        for name in (
+            "drop_head",
+            "drop_recent",
+            "drop_tools",
+            "drop_usage",
+            "drop_all_queue_blobs",
+        ):
             self._write(name, session)
+        self._heads.pop(session, None)
+        self._newest = None
         counts = []
         for name in ("drop_turns", "drop_drafts", "drop_queue"):
             self._write(name, session)
@@ -779,10 +982,17 @@ class SQLiteTransaction(SQLiteSnapshot, RecordTransaction):
         """Insert messages with the seqs they have, and the blobs they refer to."""
         self.writes += 1
         base = branch << SEQ_BITS
-        self._connection.executemany(
-            SQL["add_message"],
-            [(base | row.seq, *message_values(row)) for row in rows],
-        )
+        self._new_messages += [(base | row.seq, *message_values(row)) for row in rows]
+        if len(self._new_messages) >= _MAX_ROWS_PER_STATEMENT:  # More would only take memory.
+            self._write_messages()
+        greatest = self._greatest_id
+        if type(greatest) is str:
+            for row in rows:
+                if greatest < row.id < _AFTER_GENERATED_IDS:
+                    greatest = row.id
+            self._greatest_id = greatest
+        if self._absent_ids:
+            self._absent_ids.difference_update([row.id for row in rows])
         for blob in blobs:
             self._write("use_blob", base | blob.seq, self._blob_number(blob))
 
@@ -853,6 +1063,16 @@ def _refuse_impossible_start(row: BranchRow) -> None:
         raise Damaged(f"branch {row.n} names a parent that is not older; run store.verify().")
 
 
+def _blocks(values: Sequence[ValueT]) -> Iterator[list[ValueT]]:
+    """Split values into blocks for statements, the last one repeated up to a power of two.
+
+    So there are few texts of statements, which are prepared once.
+    """
+    for start in range(0, len(values), _MAX_ROWS_PER_STATEMENT):
+        block = list(values[start : start + _MAX_ROWS_PER_STATEMENT])
+        yield block + block[-1:] * ((1 << (len(block) - 1).bit_length()) - len(block))
+
+
 def _damage_reason(error: Exception) -> str:
     damaged = isinstance(error, Damaged)
     return str(error) if damaged else f"a session cannot be read: {type(error).__name__}"
@@ -897,15 +1117,19 @@ def _next(first: str) -> str:
     return chr(ord(first) + 1) if first else ""
 
 
-_is_id: Final = row_check([column for column in SESSIONS.columns if column.name == "id"])
-_is_owner: Final = row_check(
-    [
-        column
-        for name in BranchOwner.__struct_fields__
-        for column in (*SESSIONS.columns, *HEADS.columns)
-        if column.name == name
-    ]
-)
+@cache
+def _id_check() -> Callable[..., bool]:
+    return row_check([column for column in SESSIONS.columns if column.name == "id"])
+
+
+def _is_owner(row: Sequence[Any]) -> bool:
+    return _owner_check()(*row)
+
+
+@cache
+def _owner_check() -> Callable[..., bool]:
+    columns = {column.name: column for column in (*HEADS.columns, *SESSIONS.columns)}
+    return row_check([columns[name] for name in BranchOwner.__struct_fields__])
 
 
 def _owner(row: Sequence[Any]) -> BranchOwner:

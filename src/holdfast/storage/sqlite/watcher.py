@@ -26,6 +26,7 @@ class SQLiteWatcher:
         self._connection: apsw.Connection | None = None
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._data_version = -1
         self._change_count = 0
         self._closed = False
@@ -34,7 +35,8 @@ class SQLiteWatcher:
         """Count a commit of this process and wake all waiters."""
         with self._lock:
             self._change_count += 1
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until the change count is not `seen`, or for `timeout` seconds; return the count."""
@@ -46,7 +48,11 @@ class SQLiteWatcher:
                 remaining = deadline - time.monotonic()
                 if self._change_count != seen or remaining <= 0:
                     break
-                self._changed.wait(min(pause, remaining))
+                self._waiting += 1
+                try:
+                    self._changed.wait(min(pause, remaining))
+                finally:
+                    self._waiting -= 1
                 pause = min(pause * 1.5, _MAX_POLL_INTERVAL_S)
             return self._change_count
 
@@ -83,3 +89,4 @@ class SQLiteWatcher:
         """After a fork, in the child: make new locks; the parent's threads do not exist here."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._waiting = 0

@@ -6,7 +6,7 @@ Before a transaction, and after `COMMIT`, the files must still be those at the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from holdfast.clock import Clock
 from holdfast.errors import Damaged, HoldfastError, OutcomeUnknown, StorageError, StoreMoved
 from holdfast.storage.ancestry import Path as BranchPath
 from holdfast.storage.group_commit import CommitFailed
+from holdfast.storage.prefetch import Prefetch
 from holdfast.storage.sqlite.connection import is_io_error, translate
 from holdfast.storage.sqlite.migrations import FormatProbe
 from holdfast.storage.sqlite.open_files import OpenFiles
@@ -63,6 +64,7 @@ class SQLiteWriterConnection:
         self._lock = lock
         self._path = path
         self._durability = durability
+        self._unsynced = durability == "process"
         self._version = version
         self._tenant = tenant
         self._clock = clock
@@ -90,30 +92,42 @@ class SQLiteWriterConnection:
         Raises `StoreMoved` if its log is no longer the one at the store's path: frames that
         another process acknowledged would be overwritten.
         """
-        files, log, format = self._opened or self._open()
-        if moved := files.companion_moved():
-            raise _refusal(files, moved)
-        bind_first = self._durability == "process" and not log.is_current
-        connection = files.connection
-        transaction = self._transaction
-        if bind_first or transaction is None:
-            format.read()  # Both write before the transaction; the lock keeps migrations out.
-        if bind_first:
-            log.bind()  # Before the first commit that is not synced.
-        if transaction is None:
-            number = self._tenant_number(connection)
-            transaction = SQLiteTransaction(
-                connection, number, self._clock, self._paths, self._wipe_note
-            )
-            self._transaction = transaction
-        transaction.reset()
+        opened = self._opened or self._open()
+        if moved := opened.files.companion_moved():
+            raise _refusal(opened.files, moved)
+        transaction = self._transaction or self._first_transaction(opened)
+        connection = opened.files.connection
         connection.execute(SQL["begin"])
         try:
-            format.check()
+            if opened.format.check():
+                transaction.forget()
+                self._bind_foreign_log(opened)
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
+        transaction.reset()
         return transaction
+
+    def _first_transaction(self, opened: _OpenWriter) -> SQLiteTransaction:
+        """Return the transaction of a new connection, whose log is bound."""
+        opened.format.read()  # What follows writes; the lock keeps migrations out.
+        if self._unsynced:
+            opened.log.bind()  # Before the first commit that is not synced.
+        connection = opened.files.connection
+        number = self._tenant_number(connection)
+        self._transaction = SQLiteTransaction(
+            connection, number, self._clock, self._paths, self._wipe_note
+        )
+        return self._transaction
+
+    def _bind_foreign_log(self, opened: _OpenWriter) -> None:
+        """Bind a log that another connection has begun, before a commit that is not synced."""
+        if self._unsynced and not opened.log.is_current:
+            connection = opened.files.connection
+            connection.execute("ROLLBACK")
+            opened.log.bind()
+            connection.execute(SQL["begin"])
 
     def _open(self) -> _OpenWriter:
         files = OpenFiles(self._connect())
@@ -133,6 +147,16 @@ class SQLiteWriterConnection:
         assert row is not None  # noqa: S101 - INSERT … RETURNING gives its row
         number: int = row[0]
         return number
+
+    def prefetch(self, hints: Sequence[Prefetch]) -> None:
+        """Read what the operations of a batch need, in a few statements."""
+        assert self._transaction is not None  # noqa: S101 - only after begin
+        self._transaction.prefetch(hints)
+
+    def write_out(self) -> None:
+        """Execute the writes that the transaction has kept."""
+        assert self._transaction is not None  # noqa: S101 - only after begin
+        self._transaction.write_out()
 
     def commit(self) -> None:
         """Commit; the transaction is durable, in a log bound to the store, when this returns.
@@ -177,6 +201,8 @@ class SQLiteWriterConnection:
         if self._opened is None:
             return
         connection = self._opened.files.connection
+        if self._transaction is not None:
+            self._transaction.forget()
         if not connection.in_transaction:
             return
         try:

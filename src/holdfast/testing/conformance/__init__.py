@@ -37,6 +37,8 @@ from holdfast.testing.conformance.keys_tests import KeyTests
 from holdfast.testing.conformance.leases_tests import LeaseTests
 from holdfast.testing.conformance.lineage_tests import LineageTests
 from holdfast.testing.conformance.listing_tests import ListingTests
+from holdfast.testing.conformance.load_tests import LoadTests
+from holdfast.testing.conformance.message_iteration_tests import MessageIterationTests
 from holdfast.testing.conformance.message_reads_tests import MessageReadTests
 from holdfast.testing.conformance.metadata_tests import MetadataTests
 from holdfast.testing.conformance.positions_tests import PositionTests
@@ -75,6 +77,7 @@ class BackendConformance(
     ValueTests,
     BlobTests,
     ReadTests,
+    MessageIterationTests,
     MessageReadTests,
     TurnTests,
     DraftTests,
@@ -108,6 +111,7 @@ class BackendConformance(
     EraseTests,
     RetentionTests,
     RetryTests,
+    LoadTests,
     TenantTests,
     FollowTests,
     RecordTests,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast.errors import (
@@ -79,11 +78,7 @@ class AmendTests(StoreFixtures):
         again = self.reopen(store).get(session.id)
         amended = again.messages()
         assert amended[1].parts == (Text("right"), ToolCall("c", "tool"))
-        expected = msgspec.structs.replace(
-            before[1], parts=amended[1].parts, tokens=amended[1].tokens
-        )
-        assert amended == [before[0], expected, *before[2:]]
-        assert (amended[1].tokens or 0) < (before[1].tokens or 0)
+        assert amended == [before[0], before[1].with_parts(amended[1].parts), *before[2:]]
         assert again.messages(branch=1) == before
         assert (again.usage(), again.turns()) == (spent, turns)
         for provider in PROVIDERS:

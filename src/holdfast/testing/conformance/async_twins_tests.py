@@ -118,6 +118,19 @@ class AsyncTwinTests(StoreFixtures):
         assert [info.id for info in listed] == [sync.id]
         await twin.flush()
 
+    def test_the_same_load(self, store: Store) -> None:
+        """Many sessions at once, skipped when they come again."""
+
+        async def work() -> None:
+            twin, told = AsyncStore(store), list[int]()
+            pairs = [(f"k{n}", [Message.user("x", id=f"m{n}")]) for n in range(3)]
+            report = await twin.load(pairs, progress=told.append)
+            assert (report.sessions, report.messages, told) == (3, len(pairs), [3])
+            assert store.load(pairs).skipped == len(pairs)
+            assert (await twin.load([({"key": "k0", "scope": "s"}, [])])).sessions == 0
+
+        run(work())
+
     def test_titles_that_are_awaited(self, store: Store) -> None:
         """Titles are generated as on the sync side."""
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import tokens
 from holdfast.errors import BadMessage
 from holdfast.session import Session
 from holdfast.store import Store
@@ -112,9 +111,8 @@ class ValueTests(StoreFixtures):
         )
         found = self.stored(store, message)
         for field in message.__struct_fields__:
-            if field not in {"seq", "turn_id", "tokens"}:
+            if field not in {"seq", "turn_id"}:
                 assert getattr(found, field) == getattr(message, field), field
-        assert found.tokens == tokens.of_message(message)
 
     @pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
     def test_every_role(self, store: Store, role: Any) -> None:  # noqa: ANN401

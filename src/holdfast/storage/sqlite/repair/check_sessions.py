@@ -116,12 +116,6 @@ class SessionChecker:
         if self._first(branch, values["branch"]) != (n, values["branch_no"]):
             self._report("the session's active branch is missing, or another session's", n)
         self._numbers(n, values["branch_no"])
-        by_activity = (
-            "SELECT session FROM heads INDEXED BY heads_by_activity "
-            "WHERE tenant = ? AND activity = ?"
-        )
-        if self._first(by_activity, values["tenant"], values["activity"]) != (n,):
-            self._report("the session's activity differs from its index entry", n)
 
     def _numbers(self, n: int, active: Value) -> None:
         query = "SELECT count(*), max(number) FROM branches WHERE session = ?"

@@ -227,9 +227,8 @@ def matches_checksum(table: str, values: Values) -> bool:
     if known is None:
         return True
     cells = [values[name] for name in known.covered]
-    return (
-        not any(isinstance(cell, BadText) for cell in cells)
-        and known.checksum(cells) == values["crc"]
+    return not any(isinstance(cell, BadText) for cell in cells) and known.matches_any_format(
+        cells, values["crc"]
     )
 
 

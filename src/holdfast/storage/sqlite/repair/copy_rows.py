@@ -91,9 +91,9 @@ class RowCopier:
         """Insert a message that refers to these stored blobs, unless its seq is taken."""
         self._count_write()
         with suppress(apsw.ConstraintError):
-            self.transaction(tenant).add_messages(
-                branch, [row], [BlobUse(row.seq, sha256) for sha256 in blobs]
-            )
+            transaction = self.transaction(tenant)
+            transaction.add_messages(branch, [row], [BlobUse(row.seq, sha256) for sha256 in blobs])
+            transaction.write_out()
 
     def add_record(
         self, tenant: int | None, branch: int, row: RecordRow, blobs: Iterable[str]

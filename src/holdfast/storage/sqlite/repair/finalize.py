@@ -21,7 +21,7 @@ _ACTIVITY_LIMIT: Final = 1 << 53
 
 
 class Finalizer:
-    """Repairs branch starts, stubs, branch numbers and the table `meta`."""
+    """Repairs branch starts, stubs, branch and activity numbers and the table `meta`."""
 
     def __init__(self, copier: RowCopier, rebuilder: SessionRebuilder) -> None:
         self._copier = copier
@@ -32,6 +32,7 @@ class Finalizer:
         self._repair_starts()
         self._repair_stubs()
         self._repair_branch_numbers()
+        self._repair_activity()
         self._copy_activity_floors()
 
     def _repair_starts(self) -> None:
@@ -137,6 +138,23 @@ class Finalizer:
         )
         self._copier.execute(query, session)
         self._copier.report("the session's branches are renumbered", session)
+
+    def _repair_activity(self) -> None:
+        """Replace activity numbers that two sessions have, or that are too high to count on."""
+        query = """
+            SELECT session,
+              last + row_number() OVER (PARTITION BY tenant ORDER BY activity, session)
+            FROM (
+              SELECT session, tenant, activity,
+                row_number() OVER (PARTITION BY tenant, activity ORDER BY session) AS copy,
+                max(iif(activity < ?1, activity, 0)) OVER (PARTITION BY tenant) AS last
+              FROM heads
+            )
+            WHERE copy > 1 OR activity >= ?1
+        """
+        for session, number in self._copier.fetch_all(query, _ACTIVITY_LIMIT):
+            self._copier.execute("UPDATE heads SET activity = ? WHERE session = ?", number, session)
+            self._copier.report("the session has a new activity number", session)
 
     # ------------------------------------------------------------------------------------- meta
 

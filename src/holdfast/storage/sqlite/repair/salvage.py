@@ -30,8 +30,9 @@ from holdfast import codec
 from holdfast.errors import Damaged, StoreUnavailable
 from holdfast.storage.sqlite import location, migrations
 from holdfast.storage.sqlite.connection import connect, enable_checkpoint_on_close
-from holdfast.storage.sqlite.metadata_table import fill_table
+from holdfast.storage.sqlite.metadata_table import fill_marks
 from holdfast.storage.sqlite.new_file import new_file
+from holdfast.storage.sqlite.recent_table import fill_recent
 from holdfast.storage.sqlite.repair.column_rules import BLOBS, QUARANTINE, TENANTS, text_of
 from holdfast.storage.sqlite.repair.copy_rows import RowCopier
 from holdfast.storage.sqlite.repair.finalize import Finalizer
@@ -174,7 +175,8 @@ def _run_stages(copier: RowCopier) -> SalvageReport:
     records.repair_counts()
     turns.run()
     copier.write_checksums()
-    fill_table(copier.target)
+    fill_marks(copier.target)
+    fill_recent(copier.target)
     found = list(copier.damage())
     found += verify(copier.target)  # Empty, unless the damage is of a kind that no stage repairs.
     return SalvageReport(

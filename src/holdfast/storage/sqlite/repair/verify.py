@@ -22,9 +22,8 @@ import apsw
 
 from holdfast import codec
 from holdfast.errors import Damaged
-from holdfast.storage import metadata_marks
 from holdfast.storage.sqlite import migrations
-from holdfast.storage.sqlite.metadata_table import marks_of
+from holdfast.storage.sqlite.repair.check_derived import DerivedChecker
 from holdfast.storage.sqlite.repair.check_history import (
     LAST_SEQ_QUERY,
     BeyondHead,
@@ -182,9 +181,7 @@ class _Verifier:
         self._session_checker = SessionChecker(self._first, self._report)
         self._record_checker = RecordChecker(self._first, self._report, self._getter)
         self._noted_next = 0
-        self._has_marks = self._exists(
-            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'metadata_marks'"
-        )
+        self._derived_checker = DerivedChecker(connection, self._first, self._report)
 
     def run(self) -> list[Damage]:
         self._found += structure(self._connection)
@@ -201,7 +198,7 @@ class _Verifier:
         self._check_table(STORE_RECORDS, self._record_checker.store_record)
         self._owned()
         self._check_blob_uses()
-        self._check_marks()
+        self._derived_checker.rest()
         self._meta()
         return self._found
 
@@ -267,33 +264,12 @@ class _Verifier:
     def _session(self, n: int, values: Values) -> None:
         self._check_row("sessions", values, "the row", n)
         self._session_checker.session(n, values)
-        self._marks(n, values)
-
-    def _marks(self, n: int, values: Values) -> None:
-        """Compare a session's metadata with its marks, which block nothing: they are derived."""
-        metadata = values["metadata"]
-        if not self._has_marks or not isinstance(metadata, str | bytes):
-            return  # It is reported already, or the format is older.
-        data = codec.encode_text(metadata) if isinstance(metadata, str) else metadata
-        wanted = {(mark, values["tenant"]) for mark in marks_of(metadata_marks.pairs(data))}
-        query = "SELECT mark, tenant FROM metadata_marks WHERE session = ?"
-        try:
-            stored = set(self._connection.execute(query, (n,)))
-        except UNREADABLE as error:
-            self._report(f"the table metadata_marks cannot be read: {error}", n, blocking=False)
-            return
-        if stored != wanted:
-            problem = "the session's metadata differs from its index entries"
-            self._report(problem, n, blocking=False)
-
-    def _check_marks(self) -> None:
-        query = "SELECT 1 FROM metadata_marks WHERE session NOT IN (SELECT n FROM sessions) LIMIT 1"
-        if self._has_marks and self._exists(query):
-            self._report("metadata of a session that is missing is indexed", blocking=False)
+        self._derived_checker.session(n, values)
 
     def _head(self, n: int, values: Values) -> None:
         self._check_row("heads", values, "the row", session_of("heads", values))
         self._session_checker.head(n, values)
+        self._derived_checker.head(n, values)
         queued = self._first("SELECT count(*) FROM queue WHERE session = ?", n)
         if queued is not None and queued[0] != values["queued"]:
             counted = values["queued"]
