@@ -15,13 +15,14 @@ import pytest
 from bench import __main__ as bench_main
 from bench import plan as plans
 from bench.measure import Result, Times
-from bench.peers import concurrency, environments, histories, lookups, run
+from bench.peers import concurrency, histories, lookups, run
 from bench.peers.catalog import HOLDFAST, PEERS
 from bench.peers.contest import QUICK, PeerRun, PeerSizes, timed_rows
 from bench.peers.driver_process import DriverFailed, DriverProcess, Installed
 from bench.peers.turns import Mark, recognise, turn
 from bench.peers.verdict import judge
 from bench.plan import Plan
+from tools import environments
 
 _SCRIPTS = Path(histories.__file__).parent
 _ABILITIES = ["sessions", "search", "fork", "catch_up"]
@@ -271,13 +272,12 @@ def test_an_environment_is_made_once_for_its_requirements(
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(environments, "run_command", lambda *command: _note(commands, command))
     entry = next(entry for entry in PEERS if entry.requirements)
-    python = environments.interpreter(entry, tmp_path)
+    python = environments.interpreter(entry.driver, entry.requirements, tmp_path)
     assert commands[-1][-2:] == ("install", *entry.requirements)
     made = len(commands)
-    assert environments.interpreter(entry, tmp_path) == python
+    assert environments.interpreter(entry.driver, entry.requirements, tmp_path) == python
     assert len(commands) == made
-    raised = msgspec.structs.replace(entry, requirements=("other==2",))
-    assert environments.interpreter(raised, tmp_path) != python
+    assert environments.interpreter(entry.driver, ("other==2",), tmp_path) != python
     assert not python.parents[1].exists()
 
 

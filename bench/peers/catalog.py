@@ -1,7 +1,7 @@
 """The stores that are measured: their versions, their drivers, and how durable they are.
 
 What their storage depends on is pinned with them. A version that is raised gets an environment of
-its own, and the old one is removed (`environments`).
+its own, and the old one is removed (`tools.environments`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from bench.peers import concurrency, drivers, histories, lookups
 from bench.peers.catalog import PEERS
 from bench.peers.contest import FULL, QUICK, PeerRun
 from bench.peers.driver_process import Installed
-from bench.peers.environments import NotInstalled, environments_directory, interpreter
 from bench.plan import Plan
+from tools.environments import NotInstalled, environments_directory, interpreter
 
 _PARTS: Final[dict[str, Callable[[PeerRun], Iterator[Result]]]] = {
     "durability": histories.durability,
@@ -31,7 +31,7 @@ def _peers(parts: tuple[str, ...], plan: Plan) -> Iterator[Result]:
     installed = []
     for entry in PEERS:
         try:
-            python = interpreter(entry, environments_directory())
+            python = interpreter(entry.driver, entry.requirements, environments_directory())
         except NotInstalled as error:
             yield Result(name="peers", what=entry.name, value=0, figure=f"skipped: {error}")
         else:

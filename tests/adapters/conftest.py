@@ -1,0 +1,3 @@
+"""The tests of a framework run in its own environment; `test_frameworks.py` starts them."""
+
+collect_ignore = ["frameworks"]
