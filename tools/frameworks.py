@@ -45,7 +45,7 @@ FRAMEWORKS: Final = (
             "langgraph-checkpoint-conformance==0.0.2",
         ),
     ),
-    Framework("langchain", ("langchain-core==1.8.0",)),
+    Framework("langchain", ("langchain-core==1.7.2",)),
     Framework("claude_agent_sdk", ("claude-agent-sdk==0.2.184",)),
     Framework("pydantic_ai", ("pydantic-ai-slim==2.66.0",)),
     Framework(
