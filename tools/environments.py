@@ -21,7 +21,12 @@ import platformdirs
 _STAMP: Final = ".installed"
 _HASH_CHARS: Final = 12
 _INSTALL_S: Final = 900
-_UNAVAILABLE: Final = ("No matching distribution", "Could not find a version", "Connection", "Max retries")
+_UNAVAILABLE: Final = (
+    "No matching distribution",
+    "Could not find a version",
+    "Connection",
+    "Max retries",
+)
 
 
 class NotInstalled(Exception):

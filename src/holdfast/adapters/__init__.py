@@ -2,6 +2,6 @@
 
 Each implements the interface that its framework defines for stores of sessions, and uses the public
 API of Holdfast alone. A framework's package is imported only by its own module. The store is opened
-and closed by the caller; what a framework's message has and ours cannot hold is kept beside it
-(`holdfast.formats.keep`), so that the framework gets its own dict back, and no text is stored twice.
+and closed by the caller. What a framework's message has and ours cannot hold is kept beside it
+(`holdfast.formats.keep`): the framework gets its own dict back, and no text is stored twice.
 """
