@@ -31,7 +31,9 @@ def _peers(parts: tuple[str, ...], plan: Plan) -> Iterator[Result]:
     installed = []
     for entry in PEERS:
         try:
-            python = interpreter(entry.driver, entry.requirements, environments_directory())
+            python = interpreter(
+                f"peer-{entry.driver}", entry.requirements, environments_directory()
+            )
         except NotInstalled as error:
             yield Result(name="peers", what=entry.name, value=0, figure=f"skipped: {error}")
         else:
