@@ -9,8 +9,9 @@ empty folder:
   what it prints.
 
 In expected output, a line `...` stands for any lines and `...` within a line for anything on it.
-A block after `<!-- not run: reason -->` is left alone. Other fences are left alone too, but not
-other spellings of these three.
+A block after `<!-- not run: reason -->` is left alone, and one after `<!-- in NAME -->` is run in
+the environment of a framework (tests/adapters/test_pages.py). Other fences are left alone too, but
+not other spellings of these three.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>```+)(?P<info>[^`]*)")
 _COMMAND = re.compile(r"\$ (?P<line>(?:.*\\\n)*.*\n)(?P<shown>(?:(?!\$ ).*\n)*)")
-_NOT_RUN = re.compile(r"<!-- not run: \S.* -->")
+_NOT_RUN = re.compile(r"<!-- (not run: \S.*|in \w+) -->")
 _SYNONYMS = {"bash", "py", "pycon", "python3", "sh", "shell", "shell-session", "zsh"}
 
 
