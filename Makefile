@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 CODE := $(wildcard src tests bench tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help run prove test check format bench crash mutants packages clean
+.PHONY: help run prove test check format bench crash suites mutants packages clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,7 +39,7 @@ run: $(VENV)/.installed-chat ## install what running needs, then talk with a mod
 prove: $(VENV)/.installed ## show that the promise holds on this disk
 	$(BIN)/holdfast prove $(ARGS)
 
-test: $(VENV)/.installed-dev ## run all tests but the long ones (ARGS="-k name", JOBS=4)
+test: $(VENV)/.installed-dev $(VENV)/.installed-frameworks ## run all tests but the long ones (ARGS="-k name", JOBS=4)
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 check: $(VENV)/.installed-dev ## formatting, lint, types, import rules, and the snippets of the docs
@@ -58,6 +58,9 @@ bench: $(VENV)/.installed ## measure, as ratios to the bare engine
 
 crash: $(VENV)/.installed-dev ## the crash tests, complete, and every other long test
 	$(BIN)/python -m pytest $(SPREAD) -m "crash or long" --hypothesis-profile=long --timeout=3600 $(ARGS)
+
+suites: $(VENV)/.installed-dev $(VENV)/.installed-frameworks ## frameworks' own tests with our stores (ARGS="NAME")
+	$(BIN)/python -m tools.suites $(ARGS)
 
 mutants: $(VENV)/.installed-dev ## remove guards one by one, and see that tests fail (ARGS="LIST -k text")
 	$(BIN)/python -m tools.mutants $(ARGS)
@@ -101,6 +104,11 @@ $(VENV)/.installed-dev: pyproject.toml Makefile | $(BIN)/pip
 			echo "$(PACKAGES): what of these is missing is not tested with" >&2; \
 	fi
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-chat
+
+# Each framework has an environment in the user's cache; the tests of one that is not there are skipped.
+$(VENV)/.installed-frameworks: tools/frameworks.py tools/environments.py $(VENV)/.installed-dev
+	$(BIN)/python -m tools.frameworks
+	@touch $@
 
 # An environment that was there already may be one without pip.
 $(BIN)/pip: | $(BIN)/python
