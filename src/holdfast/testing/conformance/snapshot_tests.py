@@ -92,7 +92,7 @@ class SnapshotTests(StoreFixtures):
         ]
         forked = {one.parent for one in known if one.parent is not None}
         every = [one.n for one in known]
-        assert _read(store, lambda at: at.forked_branches(every)) == forked
+        assert _read(store, lambda at: sorted(at.forked_branches(every))) == sorted(forked)
         started = _read(store, lambda at: at.branches(parent=branch.n))
         assert {one.n for one in started} == {one.n for one in known if one.parent == branch.n}
         assert started == sorted(started, key=lambda one: one.created_at)
