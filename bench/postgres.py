@@ -36,6 +36,7 @@ from bench.bulk import Server, loading, moving
 from bench.by_hand import ByHand
 from bench.measure import TIMES, Result, Times, alternate, median, micros, ratio
 from bench.plan import KEY, Plan
+from bench.postgres_load import load
 from bench.postgres_reads import TENANT, ReadTarget, reading
 
 _ROLE: Final = "holdfast_bench"
@@ -73,6 +74,7 @@ def postgres(plan: Plan) -> Iterator[Result]:
         yield from _flat(plan, url)
         for workers in _WORKERS:
             yield _many(plan, url, workers)
+        yield from load(plan, store_url(url), url, TENANT, _data_folder(admin))
         yield from reading(plan, ReadTarget(store_url(url), url, partial(settle, admin)))
 
 
@@ -246,6 +248,16 @@ def _lengthen(url: str, lengths: Sequence[int]) -> None:
                 "bodies": [body.encode() for body in material.bodies()],
             }
             hand.fill(_FILL, values)
+
+
+def _data_folder(admin: str) -> Path:
+    """Return the folder of the server's data, on its machine."""
+    import psycopg  # noqa: PLC0415 - as above
+
+    with psycopg.connect(admin, autocommit=True) as superuser:
+        row = superuser.execute("SHOW data_directory").fetchone()
+    assert row is not None
+    return Path(row[0])
 
 
 def settle(admin: str) -> None:

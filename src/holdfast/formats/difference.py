@@ -66,8 +66,10 @@ def _restored_fields(difference: JSONObject, document: Mapping[str, JSON]) -> JS
 
 
 def _at(document: Mapping[str, JSON], path: list[JSON]) -> JSON:
-    found: JSON = {**document}
-    for step in path:
+    if not path:
+        raise LookupError("a path leads to a value of the document")
+    found = document[path[0]]  # type: ignore[index]
+    for step in path[1:]:
         found = found[step]  # type: ignore[index]
     return found
 

@@ -12,7 +12,7 @@ what is redacted in it is redacted in its original.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -61,7 +61,7 @@ def keep(
     whole = _with_data(bare, blob)
     if source in PROVIDERS and is_same(_encoded(whole, source), [given]):
         return bare
-    found = difference(given, _document(whole, source))
+    found = difference(given, _Document(whole, source))
     if is_deeper(found, MAX_DEPTH - 1):
         found = verbatim(given)
     found = copied(found)  # Changing the dict must not change the message.
@@ -79,7 +79,7 @@ def kept(message: Message, source: str, *, blob: BlobReader | None = None) -> JS
     found = _difference_of(message, source)
     if found is None and source not in PROVIDERS:
         return None
-    document = _document(_with_data(message, blob), source)
+    document = _Document(_with_data(message, blob), source)
     if found is not None:
         return _restored(found, document, source)
     match document[source]:
@@ -116,20 +116,43 @@ def _restored(found: JSON, document: Mapping[str, JSON], source: str) -> JSONObj
 # -------------------------------------------------------------------------- what it is compared to
 
 
-def _document(message: Message, source: str) -> JSONObject:
-    """Return what references lead to: the message's fields, and what `encode` returns.
+class _Document(Mapping[str, JSON]):
+    """What references lead to: the message's fields, and what `encode` returns for a provider.
 
-    For a source that is not a provider that is the original of each provider, if there is one.
+    For a source that is not a provider that is the original of each provider, if there is one. A
+    value is made when it is first read: most references lead to one provider.
     """
-    bare = without_originals(message)
-    document: JSONObject = {"message": _message_fields(bare)}
-    if source in PROVIDERS:
-        return {**document, source: _encoded(bare, source)}
-    for provider in PROVIDERS:
-        own = _document(message, provider)
-        found = _difference_of(message, provider)
-        document[provider] = own[provider] if found is None else [_restored(found, own, provider)]
-    return document
+
+    def __init__(self, message: Message, source: str) -> None:
+        self._message = message
+        self._source = source
+        self._found: dict[str, JSON] = {}
+
+    def __getitem__(self, name: str) -> JSON:
+        """Return the value that a path with this first step leads into."""
+        if name not in self._found:
+            self._found[name] = self._value(name)
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the first steps of paths."""
+        return iter(("message", *([self._source] if self._source in PROVIDERS else PROVIDERS)))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return 2 if self._source in PROVIDERS else 1 + len(PROVIDERS)
+
+    def _value(self, name: str) -> JSON:
+        if name not in (*self,):
+            raise KeyError(name)
+        if name == "message":
+            return _message_fields(without_originals(self._message))
+        if name == self._source:
+            return _encoded(self._message, name)
+        found = _difference_of(self._message, name)
+        if found is None:
+            return _encoded(self._message, name)
+        return [_restored(found, _Document(self._message, name), name)]
 
 
 def _encoded(message: Message, provider: str) -> JSON:

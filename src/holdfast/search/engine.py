@@ -245,16 +245,15 @@ class _Search:
     def _message_matches(self) -> list[ScoredMatch]:
         """Return the messages that match and are visible, with their scores."""
         found: list[ScoredMatch] = []
-        shown_by = self._visibility.visible_in
+        shown_by, hidden = self._visibility.visible_in, self._visibility.hidden_branches
         for chunk in self._candidates():
-            scores = self._negated_scores(chunk)
+            candidates = [entry for entry in chunk.candidates if entry[0] not in hidden]
+            scores = self._negated_scores(candidates, chunk.frequencies)
             if self._storage is not None and self._storage.is_remote and not found:
-                self._storage.prefetch_messages(self._likely_hits(chunk.candidates, scores))
-            owners = self._visibility.owners_on_branch({entry[0] for entry in chunk.candidates})
-            for (branch, seq, at, id_hash, _, _), negated in zip(
-                chunk.candidates, scores, strict=True
-            ):
-                session = owners[branch] or shown_by(branch, seq)
+                self._storage.prefetch_messages(self._likely_hits(candidates, scores))
+            owners = self._visibility.owners_on_branch({entry[0] for entry in candidates})
+            for (branch, seq, at, id_hash, _, _), negated in zip(candidates, scores, strict=True):
+                session = owners[branch] or (None if branch in hidden else shown_by(branch, seq))
                 if session is None:
                     continue
                 found.append((1, negated, -at, -branch, -seq, id_hash, session))
@@ -262,19 +261,21 @@ class _Search:
                     return found
         return found
 
-    def _negated_scores(self, chunk: Chunk) -> list[float]:
+    def _negated_scores(
+        self, candidates: Sequence[Candidate], frequencies: Callable[[Any], tuple[int, ...]]
+    ) -> list[float]:
         """Return the negated scores of messages, so that the best sorts first.
 
         A score is the product of a factor for the words and one for the age. Both repeat often, so
         they are cached.
         """
         ages, now = self._age_factors, self._now
-        weights = self._word_scores.get(chunk.frequencies)
+        weights = self._word_scores.get(frequencies)
         if weights is None:
-            weights = self._word_scores[chunk.frequencies] = _WordScores(chunk.frequencies)
+            weights = self._word_scores[frequencies] = _WordScores(frequencies)
         return [
             -weights[counts, length] * ages[(now - at) // _HOUR_US]
-            for _, _, at, _, length, counts in chunk.candidates
+            for _, _, at, _, length, counts in candidates
         ]
 
     def _likely_hits(self, entries: Sequence[Candidate], scores: Sequence[float]) -> list[Segment]:

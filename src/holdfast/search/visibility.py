@@ -54,6 +54,7 @@ class Visibility:
         self._wanted_cache: dict[int, bool] = {}
         self._roots: dict[int, dict[int, None]] = {}
         self._lineages: dict[str, str] = {}
+        self.hidden_branches: set[int] = set()  # no wanted session shows any message of them
 
     def owners_on_branch(self, branches: Collection[int]) -> dict[int, BranchOwner | None]:
         """Return the sessions that show these branches completely, being on them now.
@@ -62,15 +63,18 @@ class Visibility:
         The value is None for a branch whose messages need `visible_in`.
         """
         owners = self._snapshot.owners(branches)
-        return {
-            n: owner
-            if (owner := owners.get(n)) is not None
-            and owner.branch == n
-            and (self.only is None or self.only.n == owner.n)
-            and self._is_wanted(owner)
-            else None
-            for n in branches
-        }
+        found: dict[int, BranchOwner | None] = dict.fromkeys(branches)
+        unwanted = []
+        for n, owner in owners.items():
+            if owner.branch != n:
+                continue
+            if (self.only is None or self.only.n == owner.n) and self._is_wanted(owner):
+                found[n] = owner
+            else:
+                unwanted.append(n)
+        if unwanted and self.only is None:
+            self.hidden_branches.update(set(unwanted) - self._snapshot.forked_branches(unwanted))
+        return found
 
     def visible_in(self, branch: int, seq: int) -> SessionRow | None:
         """Return the session that shows a message; None if no wanted one does."""
@@ -78,12 +82,14 @@ class Visibility:
             shows = self._is_wanted(self.only) and seq <= self.reach().get(branch, 0)
             return self.only if shows else None
         row = self.branch(branch)
-        if row is None:
-            return None
-        owner = None if row.purged else self.session(row.session)
-        if owner is not None and self._is_wanted(owner) and seq <= self._own_last(branch, owner):
+        owner = None if row is None or row.purged else self.session(row.session)
+        last = self._own_last(branch, owner) if owner is not None and self._is_wanted(owner) else 0
+        if seq <= last:
             return owner
-        return self._youngest_viewer(branch, seq)
+        viewer = None if row is None else self._youngest_viewer(branch, seq)
+        if viewer is None and not last and not self._viewers.get(branch):
+            self.hidden_branches.add(branch)
+        return viewer
 
     def _is_wanted(self, session: SessionRow | BranchOwner) -> bool:
         known = self._wanted_cache.get(session.n)

@@ -278,6 +278,10 @@ class Snapshot(ABC):
             raise Damaged("a branch of a session is missing; run store.verify().")
         return found
 
+    def forked_branches(self, branches: Collection[int]) -> set[int]:
+        """Return those of these branches on which others start."""
+        return {n for n in branches if self.branches(parent=n)}
+
     def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
         """Return these branches and their descendants, the branches that start on one of them."""
         found: dict[int, BranchRow] = {}

@@ -177,6 +177,11 @@ class PostgresSearchSnapshot(PostgresSnapshot):
                 children[branch.parent].append(branch)
         self._known_children.update(children)
 
+    def forked_branches(self, branches: Collection[int]) -> set[int]:
+        """Return those of these branches on which others start; they are loaded together."""
+        self._load_branches(list(branches))
+        return {n for n in branches if self._known_children[n]}
+
     def _load_ancestors(self, n: int) -> None:
         values = (self._tenant, *split_branch(n))
         found = self._statements.execute_sql(SQL["branches_above"], values).fetchall()

@@ -139,6 +139,11 @@ WHERE s.tenant = ?1 AND
 -- name: branches_from
 {find_branches} b.parent = ?2 ORDER BY b.n
 
+-- Of branches, as a JSON array of their numbers, those on which others start.
+-- name: forked_branches
+SELECT DISTINCT b.parent FROM json_each(?) AS given
+CROSS JOIN branches b INDEXED BY branches_by_parent ON b.parent = given.value
+
 -- Branches, as a JSON array of their numbers, and all that descend from them.
 -- name: branches_below
 WITH RECURSIVE below (n) AS (

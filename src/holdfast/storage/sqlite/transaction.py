@@ -510,6 +510,10 @@ class SQLiteSnapshot(RecordSnapshot):
                 raise self._checksum_error(row.session)
         return found
 
+    def forked_branches(self, branches: Collection[int]) -> set[int]:
+        """Return those of these branches on which others start, in one statement."""
+        return {n for (n,) in self._execute(SQL["forked_branches"], (json_array(branches),))}
+
     def branches_below(self, branches: Iterable[int]) -> list[BranchRow]:
         """Return these branches and their descendants, in one statement."""
         rows = self._execute(SQL["branches_below"], (self._tenant, json_array(branches)))

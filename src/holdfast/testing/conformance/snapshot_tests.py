@@ -90,6 +90,9 @@ class SnapshotTests(StoreFixtures):
         assert by_token == [
             one for one in known if (one.session, one.token) == (session, branch.token)
         ]
+        forked = {one.parent for one in known if one.parent is not None}
+        every = [one.n for one in known]
+        assert _read(store, lambda at: sorted(at.forked_branches(every))) == sorted(forked)
         started = _read(store, lambda at: at.branches(parent=branch.n))
         assert {one.n for one in started} == {one.n for one in known if one.parent == branch.n}
         assert started == sorted(started, key=lambda one: one.created_at)
