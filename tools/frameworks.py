@@ -36,7 +36,15 @@ class Framework(msgspec.Struct, frozen=True):
 
 
 FRAMEWORKS: Final = (
-    Framework("openai_agents", ("openai-agents==0.24.0",)),
+    Framework(
+        "openai_agents",
+        (
+            "openai-agents==0.24.0",
+            "aiosqlite==0.22.1",  # these three are for its own tests
+            "httpx==0.28.1",
+            "sqlalchemy[asyncio]==2.1.8",
+        ),
+    ),
     Framework(
         "langgraph",
         (
@@ -46,7 +54,7 @@ FRAMEWORKS: Final = (
         ),
     ),
     Framework("langchain", ("langchain-core==1.7.2",)),
-    Framework("claude_agent_sdk", ("claude-agent-sdk==0.2.184",)),
+    Framework("claude_agent_sdk", ("claude-agent-sdk==0.2.184", "trio==0.31.0")),
     Framework("pydantic_ai", ("pydantic-ai-slim==2.66.0",)),
     Framework(
         "google_adk", ("google-adk[db]==2.13.0", "sqlalchemy[asyncio]==2.1.8", "aiosqlite==0.22.1")
@@ -54,7 +62,10 @@ FRAMEWORKS: Final = (
     Framework("strands", ("strands-agents==1.62.0",)),
     Framework("nanobot", ("nanobot-ai==0.3.5",)),
     Framework("hermes", ("hermes-agent==0.19.0",)),
-    Framework("praisonai", ("praisonaiagents==1.7.17",)),
+    Framework(
+        "praisonai",
+        ("praisonaiagents==1.7.17", "praisonai==4.7.19", "praisonai-bot==0.1.16"),
+    ),
 )
 
 
