@@ -17,30 +17,21 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from zlib import crc32
-
-import msgspec
 
 from holdfast import (
     AsyncSession,
     AsyncStore,
-    File,
     Head,
     Message,
-    Raw,
     Record,
     Session,
     Store,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
     errors,
 )
-from holdfast.formats import gemini, keep, kept
+from holdfast.adapters.google_adk_events import EVENT, to_entry, to_event
 
 try:
     from google.adk import sessions as adk
@@ -59,12 +50,7 @@ try:
 except ImportError:  # Older versions raise what has become its base class.
     StaleSessionError = ValueError
 
-P = TypeVar("P", bound=Text | Thinking | ToolCall | ToolResult | File | Raw)
-
-_SOURCE: Final = "google_adk"
-_EVENT: Final = "google_adk.event"
 _STATE: Final = "google_adk.state"
-_ROLES: Final = frozenset({"user", "model", "function"})
 _NAMES: Final = 3
 _NO_EVENTS: Final = GetSessionConfig(num_recent_events=0)
 _PAGE_SESSIONS: Final = 200
@@ -196,7 +182,7 @@ class HoldfastSessionService(adk.BaseSessionService):
         self, stored: Session, session: adk.Session, event: Event, changes: _Changes
     ) -> None:
         token = f"{stored.id} {event.id}"
-        entries = [_to_entry(event)]
+        entries = [to_entry(event)]
         if changes.session:
             entries.append(_change(changes.session, id=f"state {event.id}"))
         while True:
@@ -305,7 +291,7 @@ class HoldfastSessionService(adk.BaseSessionService):
         blobs = self._store.blobs(*hashes) if hashes else {}
         names = {call.id: call.name for message in messages for call in message.tool_calls}
         author = self._agent or app_name
-        found = (_to_event(entry, names, blobs, author) for entry in entries)
+        found = (to_event(entry, names, blobs, author) for entry in entries)
         return [event for event in found if event is not None]
 
 
@@ -314,7 +300,7 @@ def _entries(stored: Session, limit: int | None) -> list[Message | Record]:
     while True:
         branch = stored.head().branch
         messages = stored.messages(limit=limit)
-        records = stored.records(_EVENT, limit=limit)
+        records = stored.records(EVENT, limit=limit)
         newest = messages[-1].seq or 0 if messages else 0
         # Records behind later messages belong to events of which some were not read.
         seen = [record for record in records if (record.seq or 0) <= newest]
@@ -416,84 +402,6 @@ def _store_whole_state(stored: Session) -> None:
     if newest is not None:
         with suppress(errors.PreconditionFailed):
             stored.append(_change(_session_state(stored), whole=True, after=newest.id))
-
-
-# ---------------------------------------------------------------------------------------- events
-
-
-def _to_entry(event: Event) -> Message | Record:
-    """Return an event as a message; as a record, if there is nothing in it to say."""
-    data = _to_dict(event)
-    if not (event.content and event.content.parts):
-        return Record(_EVENT, key=event.id, id=f"event {event.id}", data=data)
-    message = gemini.decode({**data["content"], "role": _role(event)})
-    usage = data.get("usageMetadata")
-    message = msgspec.structs.replace(
-        message,
-        id=event.id,
-        name=event.author if event.author and message.role == "assistant" else None,
-        model=event.model_version,
-        usage=gemini.decode({"usageMetadata": usage}).usage if usage else None,
-        created_at=datetime.fromtimestamp(event.timestamp, UTC),
-    )
-    return keep(message, _SOURCE, data)
-
-
-def _to_dict(event: Event) -> dict[str, Any]:
-    """Return an event as JSON, without the state that is not to be stored."""
-    data = event.model_dump(mode="json", by_alias=True, exclude_none=True)
-    changed = data["actions"].get("stateDelta", {})
-    data["actions"]["stateDelta"] = {
-        name: value for name, value in changed.items() if not name.startswith(adk.State.TEMP_PREFIX)
-    }
-    found: dict[str, Any] = to_jsonable_python(data, inf_nan_mode="null")
-    return found
-
-
-def _role(event: Event) -> str:
-    """Return the role of a content; one that is not Gemini's follows from the author."""
-    role = event.content.role
-    if role in _ROLES:
-        return str(role)
-    return "user" if event.author == "user" or event.get_function_responses() else "model"
-
-
-def _to_event(
-    entry: Message | Record, names: Mapping[str, str], blobs: Mapping[str, bytes], author: str
-) -> Event | None:
-    """Return the event that was stored, or one made of what another program stored.
-
-    None if that has nothing for ADK: it is hidden from models, erased, damaged, or only thinking.
-    """
-    if isinstance(entry, Record):
-        return Event.model_validate(entry.data)
-    with suppress(errors.BadMessage):  # Its parts were changed: they count, not the original.
-        original = kept(entry, _SOURCE, blob=blobs.__getitem__)
-        if original is not None:
-            return Event.model_validate(original)
-    whole = entry.with_parts([_with_data(part, blobs) for part in entry.parts])
-    content = gemini.encode(whole, names=names)
-    if not content["parts"] or entry.metadata.get("hidden"):
-        return None
-    data: dict[str, Any] = {
-        "content": content,
-        "id": entry.id,
-        "invocationId": entry.turn_id or entry.id,
-        "author": (entry.name or author) if entry.role in {"assistant", "tool"} else "user",
-    }
-    if entry.created_at is not None:
-        data["timestamp"] = entry.created_at.timestamp()
-    return Event.model_validate(data)
-
-
-def _with_data(part: P, blobs: Mapping[str, bytes]) -> P:
-    """Return a part with the data of its files, which a stored message has by hash."""
-    if isinstance(part, ToolResult) and not isinstance(part.content, str):
-        content = tuple(_with_data(piece, blobs) for piece in part.content)
-        return msgspec.structs.replace(part, content=content)
-    if isinstance(part, File) and part.data is None and part.sha256 is not None:
-        return msgspec.structs.replace(part, data=blobs[part.sha256])
-    return part
 
 
 def _has_event(session: adk.Session, event: Event) -> bool:

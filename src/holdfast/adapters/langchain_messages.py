@@ -12,8 +12,6 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-import msgspec
-
 from holdfast import File, Message, Raw, Text, Thinking, ToolCall, ToolResult, Usage
 from holdfast.errors import BadMessage, install_command
 from holdfast.formats import anthropic, keep, kept, openai
@@ -216,7 +214,7 @@ def _from_any(message: Message, blob: BlobReader | None) -> list[BaseMessage]:
         return [_from_original(original)]
     if message.status in {"damaged", "erased"} or message.metadata.get("hidden"):
         return []
-    whole = openai.upgrade_legacy_calls(_with_data(message, blob))
+    whole = openai.upgrade_legacy_calls(message if blob is None else with_data(message, blob))
     if message.role == "summary":
         whole = message.with_parts([Text(_SUMMARY + message.text)])
     items = openai.encode_all(whole)
@@ -232,15 +230,6 @@ def _from_original(original: dict[str, Any]) -> BaseMessage:
         found.tool_calls = original["data"].get("tool_calls", [])
         found.invalid_tool_calls = original["data"].get("invalid_tool_calls", [])
     return found
-
-
-def _with_data(message: Message, blob: BlobReader | None) -> Message:
-    def loaded(part: Part) -> Part:
-        if not isinstance(part, File) or part.data is not None or not part.sha256 or blob is None:
-            return part
-        return msgspec.structs.replace(part, data=blob(part.sha256))
-
-    return message.with_parts([loaded(part) for part in message.parts])
 
 
 def _from_item(item: Mapping[str, Any], message: Message) -> BaseMessage:

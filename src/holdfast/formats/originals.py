@@ -58,7 +58,7 @@ def keep(
     given = check_json_object(dict(original), "original")
     parts = tuple(p for p in message.parts if not (isinstance(p, Raw) and p.source == name))
     bare = msgspec.structs.replace(message, parts=parts)
-    whole = _with_data(bare, blob)
+    whole = with_data(bare, blob)
     if source in PROVIDERS and is_same(_encoded(whole, source), [given]):
         return bare
     found = difference(given, _Document(whole, source))
@@ -79,7 +79,7 @@ def kept(message: Message, source: str, *, blob: BlobReader | None = None) -> JS
     found = _difference_of(message, source)
     if found is None and source not in PROVIDERS:
         return None
-    document = _Document(_with_data(message, blob), source)
+    document = _Document(with_data(message, blob), source)
     if found is not None:
         return _restored(found, document, source)
     match document[source]:
@@ -189,8 +189,8 @@ def _part_fields(part: Part) -> JSONObject:
             return {"data": part.data}
 
 
-def _with_data(message: Message, blob: BlobReader | None) -> Message:
-    """Return a message whose files have their data."""
+def with_data(message: Message, blob: BlobReader | None) -> Message:
+    """Return a message whose files have their data, as `encode` needs; see `kept` for `blob`."""
     parts = tuple(_loaded(part, blob) for part in message.parts)
     return msgspec.structs.replace(message, parts=parts)
 
