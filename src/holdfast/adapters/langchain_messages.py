@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from holdfast import File, Message, Raw, Text, Thinking, ToolCall, ToolResult, Usage
 from holdfast.errors import BadMessage, install_command
-from holdfast.formats import anthropic, keep, kept, openai
+from holdfast.formats import anthropic, keep, kept, openai, with_data
 
 try:
     from langchain_core.messages import (
