@@ -35,7 +35,8 @@ _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>```+)(?P<info>[^`]*)")
 _COMMAND = re.compile(r"\$ (?P<line>(?:.*\\\n)*.*\n)(?P<shown>(?:(?!\$ ).*\n)*)")
-_NOT_RUN = re.compile(r"<!-- (not run: \S.*|in \w+) -->")
+_NOT_RUN = re.compile(r"<!-- not run: \S.* -->")
+_ELSEWHERE = re.compile(r"<!-- in \w+ -->")
 _SYNONYMS = {"bash", "py", "pycon", "python3", "sh", "shell", "shell-session", "zsh"}
 
 
@@ -47,6 +48,7 @@ class Block:
     body: str
     line: int
     run: bool
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def blocks(text: str) -> Iterator[Block]:
         if fence := _FENCE.fullmatch(line):
             body = _body(lines, fence["ticks"], len(fence["indent"]), number)
             run = not _NOT_RUN.fullmatch(above.strip())
-            yield Block(_kind(fence["info"]), body, number, run)
+            elsewhere = _ELSEWHERE.fullmatch(above.strip()) is not None
+            yield Block(_kind(fence["info"]), body, number, run and not elsewhere, elsewhere)
             above = ""
         elif line.strip():
             above = line
@@ -114,7 +117,12 @@ def run_page(text: str, name: str) -> None:
     """Run the blocks of a page in the current folder."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None
+    elsewhere = False
     for block in blocks(text):
+        if block.elsewhere or (elsewhere and block.kind == "output"):
+            elsewhere = block.elsewhere
+            continue
+        elsewhere = False
         where = f"{name}:{block.line}"
         if block.kind in _SYNONYMS:
             pytest.fail(f"{where}: write `python` or `console`, so that it is run")
@@ -194,6 +202,7 @@ _RIGHT = {
     "continued": "```console\n$ echo one \\\n    two\none two\n```",
     "indented": "- list\n  ```python\n  if True:\n      print(1)\n  ```\n  ```output\n  1\n  ```",
     "not run": "<!-- not run: it would fail -->\n\n```python\n1 / 0\n```",
+    "elsewhere": "<!-- in strands -->\n```python\n1 / 0\n```\n```output\n1\n```",
     "shared folder": "```python\nopen('f', 'w').close()\n```\n```console\n$ ls\nf\n```",
     "longer fence": "````markdown\n```python\n1 / 0\n```\n````",
 }
