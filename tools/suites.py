@@ -1,4 +1,4 @@
-"""`make suites`: frameworks' own tests with their store swapped for ours, and the table of the docs.
+"""`make suites`: frameworks' own tests with our stores in place of theirs; writes the docs' table.
 
 Each module of `tests/adapters/suites` gets a framework's tests from its source distribution, runs
 them with its own store and with ours, and names every failure that is expected with its reason. Any
@@ -23,7 +23,7 @@ _PAGE: Final = _ROOT / "docs" / "frameworks.md"
 _BEGIN: Final = "<!-- printed by `make suites` -->\n"
 _END: Final = "<!-- end -->\n"
 _HEAD: Final = (
-    "| framework | its tests of sessions | with its own store | with Holdfast | expected failures |\n"
+    "| framework | its tests | with its own store | with Holdfast | expected failures |\n"
     "|---|---|---|---|---|\n"
 )
 

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import pytest
 
+from tools.frameworks import FRAMEWORKS
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 _FLOOR: Final = re.compile(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)")
 _OLDEST: Final = (3, 11)
@@ -32,9 +34,13 @@ def project() -> dict[str, Any]:
 
 
 def floors() -> list[str]:
-    """Return constraints that allow the lowest version of each dependency only."""
+    """Return constraints that allow the lowest version of each dependency only.
+
+    Those of frameworks are other projects' agents, with requirements of their own.
+    """
     extras = project()["optional-dependencies"]
-    own = [line for name, lines in extras.items() if name != "dev" for line in lines]
+    unpinned = {"dev", *(framework.name.replace("_", "-") for framework in FRAMEWORKS)}
+    own = [line for name, lines in extras.items() if name not in unpinned for line in lines]
     found = [_FLOOR.match(line) for line in [*project()["dependencies"], *own]]
     return [f"{name}=={version}" for name, version in (match.groups() for match in found if match)]
 

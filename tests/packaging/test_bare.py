@@ -7,9 +7,11 @@ import pytest
 
 from holdfast.cli import _PACKAGES
 from tests.packaging.environments import ROOT, Environment, borrow
+from tools.frameworks import FRAMEWORKS
 
 # Modules that need an extra, or pytest.
 _NEED_MORE = (
+    *(f"holdfast.adapters.{framework.name}" for framework in FRAMEWORKS),
     "holdfast.agent",
     "holdfast.cli",
     "holdfast.storage.postgres",
@@ -61,6 +63,14 @@ def test_what_needs_an_extra_names_it(code: str, bare: Environment) -> None:
     ran = bare.run("python", "-I", "-c", code)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1] == _REFUSALS[code]
+
+
+@pytest.mark.parametrize("name", [framework.name for framework in FRAMEWORKS])
+def test_an_adapter_without_its_framework_names_the_extra(name: str, bare: Environment) -> None:
+    ran = bare.run("python", "-I", "-c", f"import holdfast.adapters.{name}")
+    extra = name.replace("_", "-")
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1].endswith(f"pip install 'holdfast[{extra}]'")
 
 
 def test_unknown_tokenizers_are_estimated(bare: Environment) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.environments import Environment, pip, project
+from tools.frameworks import FRAMEWORKS
 
 # A store, an agent in it, and a server that is not there.
 _STORE = """
@@ -67,12 +68,14 @@ def test_the_command_needs_the_extra_cli_and_no_other(wheel: Path, tmp_path: Pat
     assert installed.run("holdfast", "chat", "--help").returncode == 0
 
 
-def test_all_is_every_extra_but_the_developers() -> None:
+def test_all_is_every_extra_but_the_developers_and_the_frameworks() -> None:
     extras = project()["optional-dependencies"]
+    frameworks = {framework.name.replace("_", "-") for framework in FRAMEWORKS}
     (named,) = extras["all"]
     listed = named.removeprefix("holdfast[").removesuffix("]").split(",")
     implied = [name for name in extras if f"holdfast[{name}]" in chain(*extras.values())]
-    assert {*listed, *implied} == {*extras} - {"dev"}
+    assert {*listed, *implied} == {*extras} - frameworks - {"dev"}
+    assert frameworks < {*extras}
 
 
 def test_a_program_that_caps_rich_can_have_the_command_too(wheel: Path, tmp_path: Path) -> None:

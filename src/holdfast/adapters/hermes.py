@@ -27,7 +27,7 @@ from holdfast.errors import HeadMoved, install_command
 from holdfast.values import JSON, SessionChanges
 
 try:
-    from acp_adapter.session import (  # type: ignore[import-not-found]
+    from acp_adapter.session import (
         SessionManager as HermesSessionManager,
     )
     from acp_adapter.session import (
@@ -35,7 +35,7 @@ try:
         _normalize_cwd_for_compare,
         _register_task_cwd,
     )
-    from hermes_constants import translate_cwd_for_wsl_backend  # type: ignore[import-not-found]
+    from hermes_constants import translate_cwd_for_wsl_backend
 except ImportError as error:
     raise ImportError(
         f"hermes-agent is not installed: {install_command('hermes')}", name=error.name

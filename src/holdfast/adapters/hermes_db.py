@@ -266,7 +266,7 @@ class SessionDB:
 
 def repaired(items: list[Item]) -> list[Item]:
     """Return a conversation whose roles alternate, as Hermes sends it."""
-    from agent.agent_runtime_helpers import (  # type: ignore[import-not-found]  # noqa: PLC0415 - heavy
+    from agent.agent_runtime_helpers import (  # noqa: PLC0415 - heavy
         repair_message_sequence,
     )
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acp_adapter.session import SessionManager as Theirs  # type: ignore[import-not-found]
+from acp_adapter.session import SessionManager as Theirs
 from acp_adapter.session import SessionState
-from hermes_state import SessionDB as TheirDB  # type: ignore[import-not-found]
+from hermes_state import SessionDB as TheirDB
 
 from holdfast import Store
 from holdfast.adapters.hermes import SessionDB, SessionManager

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from praisonai.db import PraisonDB  # type: ignore[import-not-found]
-from praisonai.integrations.db_session_adapter import (  # type: ignore[import-not-found]
+from praisonai.db import PraisonDB
+from praisonai.integrations.db_session_adapter import (
     DbSessionAdapter as TheirAdapter,
 )
-from praisonai.integrations.managed_local import (  # type: ignore[import-not-found]
+from praisonai.integrations.managed_local import (
     LocalManagedAgent as TheirAgent,
 )
-from praisonai_bot.bots._session import (  # type: ignore[import-not-found]
+from praisonai_bot.bots._session import (
     BotSessionManager as TheirManager,
 )
 from praisonaiagents.agent.protocols import ManagedBackendProtocol
