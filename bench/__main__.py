@@ -37,6 +37,7 @@ from bench import (
     transfer,
     windows,
 )
+from bench.frameworks.run import FRAMEWORK_BENCHMARKS
 from bench.measure import TIMES, Result
 from bench.peers.run import PEER_BENCHMARKS
 from bench.plan import FULL, QUICK, Plan
@@ -70,7 +71,7 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
     "postgres-sessions": postgres_sessions.postgres_sessions,
 }
 # Not by default: they install other projects.
-ON_REQUEST: Final = PEER_BENCHMARKS
+ON_REQUEST: Final = {**PEER_BENCHMARKS, **FRAMEWORK_BENCHMARKS}
 
 
 def main(arguments: list[str]) -> int:

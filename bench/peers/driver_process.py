@@ -1,7 +1,7 @@
 """The process of a driver: it is started in its store's environment, given commands, and killed.
 
-Nothing of this project but `bench` can be imported there, the home directory is an empty one, and
-what the store prints is kept in a file for the reason of a failure.
+Nothing of this project but `bench` can be imported there, and what the driver asks for. The home
+directory is an empty one, and what the store prints is kept in a file for the reason of a failure.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ class DriverFailed(Exception):
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A store that can be run: the interpreter that has it, and the class that drives it."""
+    """A store that can be run: the interpreter that has it, and the class that drives it.
+
+    `packages` are directories of packages that the class imports beside `bench`.
+    """
 
     name: str
     python: Path
     module: str
     variant: str = "Peer"
+    packages: tuple[Path, ...] = ()
 
 
 class DriverProcess:
@@ -42,7 +46,7 @@ class DriverProcess:
         """Start a driver, for a store in `directory`; `trace` is the command of a tracer."""
         self.name = installed.name
         self.directory = directory
-        surroundings = _make_surroundings(directory)
+        surroundings = _make_surroundings(directory, (_BENCH, *installed.packages))
         self._log = surroundings / "log"
         command = [*trace, str(installed.python), "-P", "-m", "bench.peers.driver"]
         with self._log.open("a") as log:
@@ -142,13 +146,14 @@ def opened(installed: Installed, directory: Path, key: str) -> Iterator[DriverPr
         yield driver
 
 
-def _make_surroundings(directory: Path) -> Path:
-    """Make what a driver needs beside its store; only `bench` is on its path."""
+def _make_surroundings(directory: Path, packages: Sequence[Path]) -> Path:
+    """Make what a driver needs beside its store; only these packages are on its path."""
     surroundings = directory / "surroundings"
     for made in (directory / "store", surroundings / "home", surroundings / "path"):
         made.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        (surroundings / "path" / "bench").symlink_to(_BENCH)
+    for package in packages:
+        with suppress(FileExistsError):
+            (surroundings / "path" / package.name).symlink_to(package)
     return surroundings
 
 

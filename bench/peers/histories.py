@@ -44,7 +44,7 @@ def durability(run: PeerRun) -> Iterator[Result]:
     for installed in run.installed:
         syncs = None
         try:
-            syncs = _syncs(run, installed)
+            syncs = syncs_of_a_turn(run, installed)
             counted = f"{syncs:.1f} syncs a turn"
         except (DriverFailed, OSError) as error:
             counted = f"syncs not counted ({error})"
@@ -59,15 +59,16 @@ def durability(run: PeerRun) -> Iterator[Result]:
         )
 
 
-def _syncs(run: PeerRun, installed: Installed) -> float:
+def syncs_of_a_turn(run: PeerRun, installed: Installed) -> float:
+    """Append turns under strace and return the syncs of each; raise OSError without strace."""
     directory = run.directory_of("durability", installed)
     directory.mkdir(parents=True)
     trace = directory / "trace"
     with DriverProcess(installed, directory, trace=(*_TRACE, "-o", str(trace))) as driver:
         driver.open("traced")
-        _append(driver, "traced", range(5), 60.0)
+        append_turns(driver, "traced", range(5), 60.0)
         driver.ask("mark")
-        _append(driver, "traced", range(5, 5 + run.sizes.traced_turns), 60.0)
+        append_turns(driver, "traced", range(5, 5 + run.sizes.traced_turns), 60.0)
         driver.ask("mark")
     return syncs_between_marks(trace) / run.sizes.traced_turns
 
@@ -131,10 +132,11 @@ class _TurnCounter:
         if not length:
             key = f"{key}-{first}"
             driver.open(key)
-        return _append(driver, key, range(first, first + turns), seconds)
+        return append_turns(driver, key, range(first, first + turns), seconds)
 
 
-def _append(driver: DriverProcess, key: str, numbers: range, seconds: float) -> Times:
+def append_turns(driver: DriverProcess, key: str, numbers: range, seconds: float) -> Times:
+    """Append turns until the seconds are over; return the seconds of each."""
     work = {"writer": "one", "first": numbers.start, "turns": len(numbers), "seconds": seconds}
     answer = driver.ask("append", key=key, **work)
     if answer["refused"]:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from google.adk.events import Event  # type: ignore[import-untyped]
-from google.adk.sessions import DatabaseSessionService  # type: ignore[import-untyped]
-from google.adk.sessions.base_session_service import (  # type: ignore[import-untyped]
+from google.adk.events import Event
+from google.adk.sessions import DatabaseSessionService
+from google.adk.sessions.base_session_service import (
     GetSessionConfig,
 )
-from google.adk.sessions.sqlite_session_service import (  # type: ignore[import-untyped]
+from google.adk.sessions.sqlite_session_service import (
     SqliteSessionService,
 )
 from google.genai import types

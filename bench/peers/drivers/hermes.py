@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes_state import SessionDB  # type: ignore[import-not-found]
+from hermes_state import SessionDB
 
 from bench.peers.turns import TOOL, Mark, Turn, recognise
 

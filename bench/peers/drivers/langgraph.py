@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import (  # type: ignore[import-not-found]
+from langchain_core.messages import (
     AIMessage,
     HumanMessage,
     ToolMessage,
 )
-from langgraph.checkpoint.sqlite import SqliteSaver  # type: ignore[import-not-found]
-from langgraph.graph import START, MessagesState, StateGraph  # type: ignore[import-not-found]
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
 
 from bench.peers.turns import TOOL, Mark, Turn, recognise
 

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from nanobot.session import SessionManager  # type: ignore[import-not-found]
+from nanobot.session import SessionManager
 
 from bench.peers.turns import TOOL, Mark, Turn, recognise
 

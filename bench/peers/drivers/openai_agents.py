@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agents import SQLiteSession  # type: ignore[import-not-found]
-from agents.extensions.memory import AdvancedSQLiteSession  # type: ignore[import-not-found]
+from agents import SQLiteSession
+from agents.extensions.memory import AdvancedSQLiteSession
 
 from bench.peers.turns import TOOL, Mark, Turn, recognise
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from praisonaiagents.session import (  # type: ignore[import-not-found]
+from praisonaiagents.session import (
     DefaultSessionStore,
     HierarchicalSessionStore,
 )

@@ -11,11 +11,11 @@ from typing import Any
 # The model of an agent is made with it, though never called here.
 os.environ |= {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
 
-from strands import Agent  # type: ignore[import-not-found]
-from strands.session.file_session_manager import (  # type: ignore[import-not-found]
+from strands import Agent
+from strands.session.file_session_manager import (
     FileSessionManager,
 )
-from strands.types.session import SessionMessage  # type: ignore[import-not-found]
+from strands.types.session import SessionMessage
 
 from bench.peers.turns import TOOL, Mark, Turn, recognise
 
@@ -28,6 +28,9 @@ class Peer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._opened: dict[str, tuple[Any, Any]] = {}
+
+    def _manager(self, key: str) -> Any:  # noqa: ANN401 - the package has no types here
+        return FileSessionManager(key, storage_dir=str(self._directory))
 
     def messages(self, turn: Turn) -> list[Any]:
         """Return the four messages of a turn."""
@@ -46,7 +49,7 @@ class Peer:
 
     def open(self, key: str) -> None:
         """Make an agent that continues a session, which reads all its messages."""
-        manager = FileSessionManager(key, storage_dir=str(self._directory))
+        manager = self._manager(key)
         agent = Agent(agent_id=_AGENT, session_manager=manager, callback_handler=None)
         self._opened[key] = manager, agent
 
@@ -65,7 +68,7 @@ class Peer:
         for turn in turns:
             for message in self.messages(turn):
                 stored = SessionMessage.from_message(message, next(numbers))
-                manager.create_message(key, _AGENT, stored)
+                manager.session_repository.create_message(key, _AGENT, stored)
         self.open(key)
 
     def last(self, key: str, limit: int) -> int:
@@ -75,7 +78,8 @@ class Peer:
     def history(self, key: str) -> list[Mark | None]:
         """Return the marks of all messages."""
         manager, _ = self._opened[key]
-        return [_mark(found.message) for found in manager.list_messages(key, _AGENT)]
+        stored = manager.session_repository.list_messages(key, _AGENT)
+        return [_mark(found.message) for found in stored]
 
     def close(self) -> None:
         """Do nothing: each message is a file that is closed."""
