@@ -1,8 +1,9 @@
-"""`make suites`: frameworks' own tests with our stores in place of theirs; writes the docs' table.
+"""`make suites`: what frameworks' own tests, and four writers, find in our stores and in theirs.
 
 Each module of `tests/adapters/suites` gets a framework's tests from its source distribution, runs
 them with its own store and with ours, and names every failure that is expected with its reason. Any
-other failure is printed, and ends the command with 1.
+other failure is printed, and ends the command with 1. Then four processes write to one session
+through each adapter (`tests/adapters/writers.py`). Both tables are written to the docs.
 """
 
 from __future__ import annotations
@@ -10,70 +11,69 @@ from __future__ import annotations
 import importlib
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.adapters import writers
 from tests.adapters.suites.result import SuiteResult
 from tools.environments import NotInstalled
-from tools.frameworks import FRAMEWORKS
+from tools.frameworks import FRAMEWORKS, Framework
 
 _ROOT: Final = Path(__file__).parents[1]
 _SUITES: Final = _ROOT / "tests" / "adapters" / "suites"
 _PAGE: Final = _ROOT / "docs" / "frameworks.md"
-_BEGIN: Final = "<!-- printed by `make suites` -->\n"
-_END: Final = "<!-- end -->\n"
 _HEAD: Final = (
-    "| framework | its tests | with its own store | with Holdfast | expected failures |\n"
-    "|---|---|---|---|---|\n"
+    "| framework | its tests | with its own store | with Holdfast | expected failures |",
+    "|---|---|---|---|---|",
 )
 
 
 def main(names: list[str]) -> int:
-    """Run the suites with these names, or all; return the exit code."""
+    """Run the suites with these names; or all, and the writers. Return the exit code."""
     modules = {path.stem for path in _SUITES.glob("*.py")}
-    wanted = [
-        framework
-        for framework in FRAMEWORKS
-        if framework.name in modules and (not names or framework.name in names)
-    ]
-    rows, problems = [], 0
-    for framework in wanted:
-        try:
-            python = framework.interpreter()
-        except NotInstalled as error:
-            print(f"{framework.name}: not run: {error}", file=sys.stderr)
-            problems += 1
-            continue
-        suite = importlib.import_module(f"tests.adapters.suites.{framework.name}")
-        with tempfile.TemporaryDirectory(prefix="holdfast-suite-") as folder:
-            result: SuiteResult = suite.run(python, Path(folder))
-        rows.append(_row(framework.packages[0], result))
-        print(rows[-1], end="", flush=True)
+    wanted = [one for one in FRAMEWORKS if one.name in (names or modules)]
+    results = [(framework, _run(framework)) for framework in wanted]
+    for _, result in results:
         for test in result.unexpected:
-            print(f"  unexpected: {test}")
-        for test, reason in result.expected_failures.items():
-            print(f"  expected: {test}: {reason}")
-        problems += len(result.unexpected)
-    if not names and not problems:
-        _write(rows)
-    return 1 if problems else 0
+            print(f"unexpected: {test}")
+    if any(result.unexpected for _, result in results):
+        return 1
+    if not names:
+        _write("suites", [*_HEAD, *(_row(*result) for result in results)])
+        _write("writers", writers.rows())
+    return 0
 
 
-def _row(package: str, result: SuiteResult) -> str:
+def _run(framework: Framework) -> SuiteResult:
+    """Run a framework's tests with our store, and print what they find."""
+    try:
+        python = framework.interpreter()
+    except NotInstalled as error:
+        return SuiteResult(0, 0, unexpected=(f"{framework.name} is not here: {error}",))
+    suite = importlib.import_module(f"tests.adapters.suites.{framework.name}")
+    with tempfile.TemporaryDirectory(prefix="holdfast-suite-") as folder:
+        result: SuiteResult = suite.run(python, Path(folder))
+    print(_row(framework, result), flush=True)
+    for test, reason in result.expected_failures.items():
+        print(f"  expected: {test}: {reason}")
+    return result
+
+
+def _row(framework: Framework, result: SuiteResult) -> str:
+    package = framework.packages[0].replace("==", " ")
     own = "" if result.own is None else f"{result.own} of {result.total}"
-    failures = len(result.expected_failures)
-    return (
-        f"| {package.replace('==', ' ')} | {result.name} | {own} | {result.passed} of "
-        f"{result.total} | {failures} |\n"
-    )
+    ours = f"{result.passed} of {result.total}"
+    return f"| {package} | {result.name} | {own} | {ours} | {len(result.expected_failures)} |"
 
 
-def _write(rows: list[str]) -> None:
+def _write(table: str, lines: Sequence[str]) -> None:
     """Replace the table between the marks of the page."""
-    text = _PAGE.read_text("utf-8")
-    before, rest = text.split(_BEGIN)
-    _, after = rest.split(_END)
-    _PAGE.write_text(f"{before}{_BEGIN}{_HEAD}{''.join(rows)}{_END}{after}", "utf-8")
+    begin, end = f"<!-- make suites: {table} -->\n", f"<!-- end of {table} -->\n"
+    before, rest = _PAGE.read_text("utf-8").split(begin)
+    _, after = rest.split(end)
+    text = "".join(f"{line}\n" for line in lines)
+    _PAGE.write_text(f"{before}{begin}{text}{end}{after}", "utf-8")
 
 
 if __name__ == "__main__":

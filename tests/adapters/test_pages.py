@@ -1,7 +1,8 @@
 """What README and docs show of a framework is run in that framework's environment.
 
 The python blocks after `<!-- in NAME -->` are one program for each framework of a page; what it
-prints is compared with the output blocks that follow them.
+prints is compared with the output blocks that follow them. A comment `<!-- setup in NAME: … -->`
+comes before it, for what stands in for a model.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ _BLOCK: Final = re.compile(
     r"(?:\n*```output\n(?P<shown>.*?)```\n)?",
     re.DOTALL,
 )
+_SETUP: Final = re.compile(r"<!-- setup in (?P<name>\w+):\n(?P<code>.*?)-->", re.DOTALL)
 _BETWEEN: Final = "----- next block -----"
 
 
 def _blocks(page: Path, framework: str) -> list[tuple[str, str | None]]:
     found = _BLOCK.finditer(page.read_text("utf-8"))
     return [(block["code"], block["shown"]) for block in found if block["name"] == framework]
+
+
+def _setup(page: Path, framework: str) -> str:
+    found = _SETUP.finditer(page.read_text("utf-8"))
+    return "".join(block["code"] for block in found if block["name"] == framework)
 
 
 _CASES: Final = [
@@ -45,7 +52,8 @@ def test_a_page_shows_what_its_program_prints(
     python = interpreter_of(framework)
     shown = _blocks(page, framework.name)
     program = tmp_path / "program.py"
-    program.write_text(f"\nprint({_BETWEEN!r})\n".join(code for code, _ in shown), "utf-8")
+    code = f"\nprint({_BETWEEN!r})\n".join(code for code, _ in shown)
+    program.write_text(_setup(page, framework.name) + code, "utf-8")
     run = subprocess.run(
         [str(python), str(program)],
         cwd=tmp_path,

@@ -28,11 +28,11 @@ from holdfast.adapters.claude_agent_sdk_messages import (
     to_entries,
     to_stored,
 )
+from holdfast.adapters.shared_session import find_session
 from holdfast.errors import (
     IdConflict,
     KeyTaken,
     PreconditionFailed,
-    SessionNotFound,
     install_command,
 )
 
@@ -108,15 +108,17 @@ class HoldfastSessionStore(SessionStore):
             except PreconditionFailed:
                 continue  # Another writer was first, and its summary has to be continued.
             except IdConflict as conflict:
-                if pending.pop(conflict.message_id, None) is None:
+                if conflict.message_id not in pending:
                     raise
+                stored = {conflict.message_id, *(item.id for item in _history(session))}
+                pending = {id: entry for id, entry in pending.items() if id not in stored}
             else:
                 return
 
     def _opened(self, key: Key, entries: Iterable[object]) -> Session:
         """Return a transcript's session, creating it, and for a sub-agent's its parent."""
         name = _name_of(key)
-        found = self._found(name)
+        found = find_session(self._store, name)
         if found is not None:
             return found
         given = (entry.get("cwd") for entry in entries if isinstance(entry, dict))
@@ -131,7 +133,7 @@ class HoldfastSessionStore(SessionStore):
 
     def _delete(self, key: Key) -> None:
         name = _name_of(key)
-        main = self._found(name)
+        main = find_session(self._store, name)
         ids = [info.id for info in self._infos(f"{name}/")] if _is_main(key) else []
         for id in [*ids, *([main.id] if main is not None else [])]:
             self._store.trash(id)
@@ -139,7 +141,7 @@ class HoldfastSessionStore(SessionStore):
     # --------------------------------------------------------------------------------- reading
 
     def _load(self, key: Key) -> list[Entry] | None:
-        session = self._found(_name_of(key))
+        session = find_session(self._store, _name_of(key))
         if session is None:
             return None
         info = session.info()
@@ -154,12 +156,6 @@ class HoldfastSessionStore(SessionStore):
             "isSidechain": not _is_main(key),
         }
         return [*to_entries(items, blobs, about)]
-
-    def _found(self, name: str) -> Session | None:
-        try:
-            return self._store.session(name, create=False)
-        except SessionNotFound:
-            return None
 
     def _infos(self, prefix: str, *, delegates: bool = True) -> Iterator[Any]:
         """Iterate over the transcripts whose keys begin with a prefix, newest first."""

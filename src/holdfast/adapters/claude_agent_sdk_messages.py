@@ -15,9 +15,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from holdfast import Message, Raw, Record, Usage
+from holdfast import Message, Record, Usage
+from holdfast.adapters.shared_session import is_for_models
 from holdfast.errors import BadMessage
 from holdfast.formats import anthropic, keep, kept
+from holdfast.values import is_original
 
 NAME: Final = "claude_agent_sdk"
 Entry: TypeAlias = dict[str, Any]
@@ -136,11 +138,11 @@ def _original(message: Message, blobs: Blobs) -> Entry | None:
 
 def _made_entry(message: Message, blobs: Blobs, about: Entry) -> Entry | None:
     """Return an entry made of a message's parts; None if it has nothing for the model."""
-    parts = [part for part in message.parts if not _is_original(part)]
+    parts = [part for part in message.parts if not is_original(part)]
     encoded: Any = kept(message.with_parts(parts), "anthropic", blob=blobs.__getitem__)
     if message.status in {"damaged", "erased"}:  # Later entries refer to it.
         encoded["content"] = [{"type": "text", "text": f"[{message.status}]"}]
-    if not encoded["content"] or message.metadata.get("hidden"):
+    elif not encoded["content"] or not is_for_models(message):
         return None
     said = encoded if encoded["role"] == "assistant" else {**encoded, "role": "user"}
     if message.role == "assistant":
@@ -154,10 +156,6 @@ def _made_entry(message: Message, blobs: Blobs, about: Entry) -> Entry | None:
         **about,
         "message": said,
     }
-
-
-def _is_original(part: object) -> bool:
-    return isinstance(part, Raw) and part.source.startswith("original ")
 
 
 def _reply_fields(message: Message) -> Entry:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast import Message, Session, Store
+from holdfast import AsyncSession, Message, Store
 from holdfast.adapters.langchain_messages import from_messages, to_message
+from holdfast.adapters.shared_session import async_recovered, find_session, recovered
 from holdfast.aio import AsyncStore
 from holdfast.errors import SessionNotFound, install_command
 
@@ -34,31 +35,30 @@ class HoldfastChatMessageHistory(BaseChatMessageHistory):
     @property
     def messages(self) -> list[BaseMessage]:
         """Return the messages of the current history, oldest first."""
-        session = self._found()
+        session = find_session(self._store, self.session_id)
         found = [] if session is None else session.messages()
         return from_messages(found, blob=self._store.blobs(*_hashes(found)).__getitem__)
 
     async def aget_messages(self) -> list[BaseMessage]:
         """Return the messages of the current history, oldest first."""
-        store = AsyncStore(self._store)
         try:
-            session = await store.session(self.session_id, create=False)
+            session = await self._session(create=False)
         except SessionNotFound:
             return []
         found = await session.messages()
-        blobs = await store.blobs(*_hashes(found))
+        blobs = await AsyncStore(self._store).blobs(*_hashes(found))
         return from_messages(found, blob=blobs.__getitem__)
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Store messages: all of them when this returns, or none if it raises."""
         if batch := [to_message(message) for message in messages]:
-            self._store.session(self.session_id, scope=self._scope).append(*batch)
+            session = self._store.session(self.session_id, scope=self._scope)
+            recovered(session).append(*batch)
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Store messages: all of them when this returns, or none if it raises."""
         if batch := [to_message(message) for message in messages]:
-            store = AsyncStore(self._store)
-            session = await store.session(self.session_id, scope=self._scope)
+            session = await self._session(create=True)
             await session.append(*batch)
 
     def clear(self) -> None:
@@ -66,23 +66,22 @@ class HoldfastChatMessageHistory(BaseChatMessageHistory):
 
         `SessionBusy` while another program's turn is open.
         """
-        session = self._found()
+        session = find_session(self._store, self.session_id)
         if session is not None:
             session.clear()
 
     async def aclear(self) -> None:
         """Continue with no messages; the old ones stay on their branch."""
         try:
-            session = await AsyncStore(self._store).session(self.session_id, create=False)
+            session = await self._session(create=False)
         except SessionNotFound:
             return
         await session.clear()
 
-    def _found(self) -> Session | None:
-        try:
-            return self._store.session(self.session_id, create=False)
-        except SessionNotFound:
-            return None
+    async def _session(self, *, create: bool) -> AsyncSession:
+        store = AsyncStore(self._store)
+        found = await store.session(self.session_id, create=create, scope=self._scope)
+        return await async_recovered(found)
 
 
 def _hashes(messages: Iterable[Message]) -> set[str]:

@@ -8,13 +8,17 @@ are no object is an invalid one; a summary is a human message.
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 from holdfast import File, Message, Raw, Text, Thinking, ToolCall, ToolResult, Usage
+from holdfast.adapters.shared_session import is_for_models
 from holdfast.errors import BadMessage, install_command
 from holdfast.formats import anthropic, keep, kept, openai, with_data
+from holdfast.formats.common import token_count
 
 try:
     from langchain_core.messages import (
@@ -60,7 +64,6 @@ _CHAT_ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
 }
 _SUMMARY: Final = "Summary of the conversation so far:\n"
-_MAX_TOKENS: Final = 2**50
 # Blocks that repeat a message's `tool_calls`.
 _CALLS: Final = frozenset({"function_call", "input_json_delta", "tool_call", "tool_use"})
 
@@ -115,22 +118,15 @@ def _fields_of(message: BaseMessage) -> dict[str, Any]:
     return fields
 
 
-def _usage_of(given: Mapping[str, Any]) -> Usage:
-    read = given.get("input_token_details") or {}
-    written = given.get("output_token_details") or {}
+def _usage_of(given: dict[str, Any]) -> Usage:
+    read = given.get("input_token_details")
     return Usage(
-        input=_count(given, "input_tokens"),
-        output=_count(given, "output_tokens"),
-        cache_read=_count(read, "cache_read"),
-        cache_write=_count(read, "cache_creation"),
-        reasoning=_count(written, "reasoning"),
+        input=token_count(given, "input_tokens"),
+        output=token_count(given, "output_tokens"),
+        cache_read=token_count(read, "cache_read"),
+        cache_write=token_count(read, "cache_creation"),
+        reasoning=token_count(given.get("output_token_details"), "reasoning"),
     )
-
-
-def _count(given: Mapping[str, Any], key: str) -> int:
-    """Return a number of tokens; 0 if it is not plausible."""
-    value = given.get(key)
-    return value if isinstance(value, int) and 0 < value < _MAX_TOKENS else 0
 
 
 def _parts_of(message: BaseMessage, role: Role) -> list[Part]:
@@ -174,8 +170,8 @@ def _content_parts(content: object, role: Role, calls: set[str]) -> Iterator[Par
 
 
 def _repeats_call(block: Mapping[str, Any], calls: set[str]) -> bool:
-    kind, ids = block.get("type"), {block.get("id"), block.get("call_id")}
-    return kind in _CALLS and (not calls.isdisjoint(ids) or kind == "input_json_delta")
+    kind, ids = block.get("type"), [block.get("id"), block.get("call_id")]
+    return kind in _CALLS and (kind == "input_json_delta" or any(id in ids for id in calls))
 
 
 def _block_parts(block: dict[str, Any], role: Role) -> tuple[Part, ...]:
@@ -209,12 +205,13 @@ def _file_of(block: dict[str, Any], text: str, mime: str) -> File | Raw:
 
 def _from_any(message: Message, blob: BlobReader | None) -> list[BaseMessage]:
     """Return a message as it came from LangChain, or as one message for each result it holds."""
-    original = kept(message, SOURCE, blob=blob)
+    whole = with_data(message, blob)
+    original = _original(whole)
     if original is not None:
         return [_from_original(original)]
-    if message.status in {"damaged", "erased"} or message.metadata.get("hidden"):
+    if not is_for_models(message):
         return []
-    whole = openai.upgrade_legacy_calls(message if blob is None else with_data(message, blob))
+    whole = openai.upgrade_legacy_calls(whole)
     if message.role == "summary":
         whole = message.with_parts([Text(_SUMMARY + message.text)])
     items = openai.encode_all(whole)
@@ -222,6 +219,14 @@ def _from_any(message: Message, blob: BlobReader | None) -> list[BaseMessage]:
     for number, one in enumerate(made):
         one.id = message.id if number == 0 else f"{message.id}/{number}"
     return made
+
+
+def _original(message: Message) -> dict[str, Any] | None:
+    """Return the dict of a message; None if it is another program's, or was amended by one."""
+    try:
+        return kept(message, SOURCE)
+    except BadMessage:
+        return None
 
 
 def _from_original(original: dict[str, Any]) -> BaseMessage:
@@ -254,13 +259,14 @@ def _tool_message(item: Mapping[str, Any], message: Message) -> ToolMessage:
 
 def _reply_fields(message: Message) -> dict[str, Any]:
     """Return the calls of a reply, its model and its usage."""
-    valid = [call for call in message.tool_calls if isinstance(call.arguments or {}, dict)]
+    arguments = [_arguments(call) for call in message.tool_calls]
+    calls = list(zip(message.tool_calls, arguments, strict=True))
     fields: dict[str, Any] = {
-        "tool_calls": [_call(call, call.arguments or {}) for call in valid],
+        "tool_calls": [_call(call, given) for call, given in calls if given is not None],
         "invalid_tool_calls": [
             _call(call, str(call.arguments)) | {"error": None}
-            for call in message.tool_calls
-            if call not in valid
+            for call, given in calls
+            if given is None
         ],
     }
     if message.model is not None:
@@ -268,6 +274,15 @@ def _reply_fields(message: Message) -> dict[str, Any]:
     if message.usage is not None:
         fields["usage_metadata"] = _usage_metadata(message.usage)
     return fields
+
+
+def _arguments(call: ToolCall) -> dict[str, Any] | None:
+    """Return the arguments of a call, which may be JSON as text; None if they are no object."""
+    found: Any = call.arguments or {}
+    if isinstance(found, str):
+        with suppress(ValueError):
+            found = json.loads(found)
+    return found if isinstance(found, dict) else None
 
 
 def _call(call: ToolCall, arguments: object) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from uuid import uuid4
 
 import msgspec
 
-from holdfast import File, Head, Message, Session, Store, ToolResult
+from holdfast import Head, Message, Session, Store
+from holdfast.adapters.shared_session import find_session, is_for_models, recovered
 from holdfast.errors import (
     AmbiguousRef,
     BadMessage,
@@ -36,7 +37,7 @@ from holdfast.errors import (
     SessionNotFound,
     install_command,
 )
-from holdfast.formats import keep, kept, openai_responses
+from holdfast.formats import keep, kept, openai_responses, with_data
 
 try:
     from agents import UserError, __version__
@@ -55,7 +56,6 @@ T = TypeVar("T")
 _RESPONSES: Final = "openai-responses"
 _VERBATIM: Final = "openai-agents"
 _SESSION_ID: Final = re.compile(r"[a-z2-7]{16}")
-_NOT_FOR_MODELS: Final = ("hidden", "command")
 _SUMMARY_PREFIX: Final = "Summary of the conversation so far:\n"
 # The hooks are private to the SDK, so they are offered only to versions whose own tests they have
 # passed. Without them its wrappers use the public methods.
@@ -154,13 +154,12 @@ class HoldfastSession:
 
     def _find(self) -> Session | None:
         """Return the session with this key or id, if there is one."""
-        with suppress(SessionNotFound):
-            return self._store.session(self.session_id, create=False)
-        if _SESSION_ID.fullmatch(self.session_id):
+        found = find_session(self._store, self.session_id)
+        if found is None and _SESSION_ID.fullmatch(self.session_id):
             with suppress(SessionNotFound, AmbiguousRef):
                 found = self._store.get(self.session_id)
-                return found if found.id == self.session_id else None
-        return None
+                return recovered(found) if found.id == self.session_id else None
+        return found
 
     def _find_or_create(self) -> Session:
         found = self._find()
@@ -312,17 +311,13 @@ def _visible(messages: Sequence[Message]) -> tuple[list[Message], bool]:
     summary = next(filter(_is_summary, reversed(messages)), None)
     covers = None if summary is None else summary.covers
     covered = next((m.seq for m in messages if m.id == covers), None)
-    rest = [m for m in messages if _is_for_models(m) and (m.seq or 0) > (covered or 0)]
+    shown = [m for m in messages if m.role != "summary" and is_for_models(m)]
+    rest = [m for m in shown if (m.seq or 0) > (covered or 0)]
     return ([summary, *rest] if summary else rest), covered is not None
 
 
 def _is_summary(message: Message) -> bool:
     return message.role == "summary" and message.status == "complete"
-
-
-def _is_for_models(message: Message) -> bool:
-    flagged = any(message.metadata.get(flag) for flag in _NOT_FOR_MODELS)
-    return message.role != "summary" and not flagged
 
 
 # ---------------------------------------------------------------------------- items and messages
@@ -371,27 +366,13 @@ def _to_items(message: Message, blob: BlobReader) -> list[Item]:
             item = kept(message, source, blob=blob)
             if item is not None and (source == _VERBATIM or item.get("object") != "response"):
                 return [item]
-    return openai_responses.encode(_with_data(message, blob))
+    return openai_responses.encode(with_data(message, blob))
 
 
 def _blob_reader(store: Store, messages: Sequence[Message]) -> BlobReader:
     """Return a function that returns the data of the files of these messages, by their hashes."""
     hashes = {file.sha256 for message in messages for file in message.files if file.sha256}
     return store.blobs(*hashes).__getitem__ if hashes else store.blob
-
-
-def _with_data(message: Message, blob: BlobReader) -> Message:
-    """Return a message whose files have their data."""
-    return message.with_parts([_part_with_data(part, blob) for part in message.parts])
-
-
-def _part_with_data(part: Any, blob: BlobReader) -> Any:  # noqa: ANN401 - a part, or one within it
-    if isinstance(part, ToolResult) and not isinstance(part.content, str):
-        content = tuple(_part_with_data(inner, blob) for inner in part.content)
-        return msgspec.structs.replace(part, content=content)
-    if isinstance(part, File) and part.data is None and part.sha256 is not None:
-        return msgspec.structs.replace(part, data=blob(part.sha256))
-    return part
 
 
 async def _settled(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -28,6 +28,7 @@ from holdfast.adapters.pydantic_ai_messages import (
     plain,
     to_messages,
 )
+from holdfast.adapters.shared_session import async_recovered
 from holdfast.aio import AsyncStore
 from holdfast.errors import (
     AmbiguousRef,
@@ -37,8 +38,6 @@ from holdfast.errors import (
     MessageNotFound,
     NotFound,
     PreconditionFailed,
-    ReadOnly,
-    SessionBusy,
     SessionNotFound,
     install_command,
 )
@@ -185,10 +184,7 @@ class HoldfastConversationStore(ConversationStore):
         session = await self._open(conversation_id)
         if session is None:
             return None
-        if session.interrupted:
-            with suppress(ReadOnly, SessionBusy):  # Then what is stored is read as it is.
-                await session.recover()
-        info = await session.info()
+        info = await (await async_recovered(session)).info()
         if info.trashed or self._scope not in {None, info.scope}:
             return None
         return _Found(session, info, await self._record(info))
@@ -222,7 +218,10 @@ class HoldfastConversationStore(ConversationStore):
                 "usage": given.get("usage") or _usage(info),
             }
         given |= {"conversation_id": info.key or info.id, "scope": info.scope}
-        (record,) = _RECORDS.validate_python([given])
+        try:
+            (record,) = _RECORDS.validate_python([given])
+        except pydantic.ValidationError:  # Not ours, as in a session that a stranger exported.
+            return await self._record(msgspec.structs.replace(info, metadata={}))
         if record.head_id is not None:
             record.head_id = _EntryId.of(info.id, record.head_id)
         record.branches = [_EntryId.of(info.id, tip) for tip in record.branches]
@@ -270,7 +269,13 @@ class HoldfastConversationStore(ConversationStore):
         }
 
     async def _holder(self, entry_id: str, conversation_id: str | None = None) -> AsyncSession:
-        """Return a session that has an entry: this conversation, if it does."""
+        """Return a session of the scope that has an entry: this conversation, if it does."""
+        session = await self._any_holder(entry_id, conversation_id)
+        if self._scope not in {None, (await session.info()).scope}:
+            raise MessageNotFound(f"scope {self._scope!r} has no entry {str(entry_id)!r}.")
+        return session
+
+    async def _any_holder(self, entry_id: str, conversation_id: str | None) -> AsyncSession:
         if isinstance(entry_id, _EntryId):
             return await self._store.get(entry_id.session_id)
         if conversation_id is not None:

@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from holdfast import File, Message, Text, Thinking, ToolCall, ToolResult, Usage
+from holdfast.adapters.shared_session import is_for_models
 from holdfast.errors import BadMessage, install_command
 from holdfast.formats import keep, kept, openai
 from holdfast.values import JSON, WHOLE_OUTPUT, Part, Role
@@ -335,7 +336,9 @@ def _restored_item(item: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _built(message: Message, names: Mapping[str, str], blob: BlobReader) -> ModelMessage:
-    """Return a message that is made from the parts alone."""
+    """Return a message that is made from the parts alone: empty if no model may be sent them."""
+    if not is_for_models(message):
+        message = message.with_parts(())
     if message.role != "assistant":
         return ModelRequest(_request_parts(message, names, blob), timestamp=message.created_at)
     usage = message.usage or Usage()

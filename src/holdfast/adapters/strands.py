@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import holdfast
 from holdfast import Message, Record, Store
+from holdfast.adapters.shared_session import find_session
 from holdfast.adapters.strands_messages import from_messages, to_message
 from holdfast.errors import (
     Conflict,
@@ -31,7 +32,6 @@ from holdfast.errors import (
     KeyTaken,
     NotFound,
     PreconditionFailed,
-    SessionNotFound,
     install_command,
 )
 
@@ -98,7 +98,7 @@ class HoldfastSessionRepository(SessionRepository):
     def read_session(self, session_id: str, **_: object) -> Session | None:
         """Return a session; None if there is none."""
         with _session_errors():
-            found = self._find(_session_key(session_id))
+            found = find_session(self._store, _session_key(session_id))
             if found is None:
                 return None
             info, state = found.info(), found.record(_SESSION)
@@ -164,7 +164,7 @@ class HoldfastSessionRepository(SessionRepository):
     ) -> dict[str, Any] | None:
         """Return the state of a multi-agent; None if there is none."""
         with _session_errors():
-            found = self._find(_session_key(session_id))
+            found = find_session(self._store, _session_key(session_id))
             return _data_of(None if found is None else found.record(_MULTI_AGENT, multi_agent_id))
 
     def update_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **_: object) -> None:
@@ -227,14 +227,8 @@ class HoldfastSessionRepository(SessionRepository):
 
     # --------------------------------------------------------------------------------- look-up
 
-    def _find(self, key: str) -> holdfast.Session | None:
-        try:
-            return self._store.session(key, create=False)
-        except SessionNotFound:
-            return None
-
     def _get(self, session_id: str) -> holdfast.Session:
-        found = self._find(_session_key(session_id))
+        found = find_session(self._store, _session_key(session_id))
         if found is None:
             raise SessionException(f"session {session_id!r} does not exist")
         return found
@@ -246,7 +240,7 @@ class HoldfastSessionRepository(SessionRepository):
         first = _data_of(main.record(_AGENT))
         if first is not None and first["agent_id"] == agent_id:
             return main, first
-        found = self._find(_delegate_key(main, agent_id))
+        found = find_session(self._store, _delegate_key(main, agent_id))
         if found is not None:
             return found, _data_of(found.record(_AGENT))
         return (main if first is None else None), None
@@ -262,7 +256,7 @@ class HoldfastSessionRepository(SessionRepository):
         )
 
     def _find_agent(self, session_id: str, agent_id: str) -> _Place | None:
-        main = self._find(_session_key(session_id))
+        main = find_session(self._store, _session_key(session_id))
         if main is None:
             return None
         session, state = self._session_of(main, agent_id)

@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from holdfast import File, Message, Text, Thinking, ToolCall, ToolResult, Usage
+from holdfast.adapters.shared_session import is_for_models
 from holdfast.errors import BadMessage, install_command
 from holdfast.formats import keep, kept
+from holdfast.formats.common import token_count
 
 try:
     from strands.types.content import Message as StrandsMessage
@@ -65,7 +67,7 @@ def to_message(given: SessionMessage, id: str | None = None) -> Message:
         role="tool" if only_results else shown["role"],
         parts=tuple(part for block in content for part in _parts_of(block)),
         created_at=_time_of(given.created_at),
-        usage=_usage_of(shown.get("metadata") or {}),
+        usage=_usage_of(shown.get("metadata")),
     )
     return keep(message, _SOURCE, original)
 
@@ -86,10 +88,17 @@ def _check_shape(message: Block) -> None:
 def _change_json(original: Block, change: Callable[[Any], Any]) -> None:
     """Change the JSON values among the results of tools, in place."""
     blocks = [block for message in _messages_of(original) for block in message["content"]]
-    for block in blocks:
-        for piece in block.get("toolResult", {}).get("content") or ():
-            if "json" in piece:
-                piece["json"] = change(piece["json"])
+    for piece in (piece for block in blocks for piece in _result_pieces(block)):
+        if isinstance(piece, dict) and "json" in piece:
+            piece["json"] = change(piece["json"])
+
+
+def _result_pieces(block: Block) -> Sequence[Any]:
+    """Return what a result of a tool consists of; nothing for other blocks."""
+    match block:
+        case {"toolResult": {"content": [*pieces]}}:
+            return pieces
+    return ()
 
 
 def _encoded_json(value: JSON) -> Block:
@@ -114,7 +123,7 @@ def _parts_of(block: Block) -> Iterator[Part]:
         case {"toolUse": {"toolUseId": str(id), "name": str(name), "input": arguments}}:
             yield ToolCall(id, name, arguments)
         case {"toolResult": {"toolUseId": str(id)} as given}:
-            pieces = [part for piece in given.get("content") or () for part in _parts_of(piece)]
+            pieces = [part for piece in _result_pieces(block) for part in _parts_of(piece)]
             inside = tuple(part for part in pieces if isinstance(part, Text | File))
             error = given.get("status") == "error"
             yield ToolResult(id, inside or "", error=error)
@@ -143,17 +152,17 @@ def _time_of(text: str) -> datetime | None:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _usage_of(metadata: Block) -> Usage | None:
+def _usage_of(metadata: JSON) -> Usage | None:
     """Return the usage; the input of some models lacks what was read from a cache."""
-    given = metadata.get("usage")
+    given = metadata.get("usage") if isinstance(metadata, dict) else None
     if not given:
         return None
-    output = given.get("outputTokens", 0)
+    output = token_count(given, "outputTokens")
     return Usage(
-        input=max(given.get("inputTokens", 0), given.get("totalTokens", 0) - output),
+        input=max(token_count(given, "inputTokens"), token_count(given, "totalTokens") - output),
         output=output,
-        cache_read=given.get("cacheReadInputTokens") or 0,
-        cache_write=given.get("cacheWriteInputTokens") or 0,
+        cache_read=token_count(given, "cacheReadInputTokens"),
+        cache_write=token_count(given, "cacheWriteInputTokens"),
     )
 
 
@@ -194,7 +203,7 @@ def _given(message: Message, original: Block) -> SessionMessage:
 
 def _made(message: Message, blob: Blobs) -> SessionMessage | None:
     """Return a message that Strands did not write; None if there is nothing to send of it."""
-    if message.role == "summary" or message.created_at is None:
+    if message.role == "summary" or message.created_at is None or not is_for_models(message):
         return None
     encoded: Block = kept(message, "anthropic", blob=blob) or {}
     content = [made for block in _pieces(encoded) for made in _block_of(block)]

@@ -135,6 +135,7 @@ async def test_messages_of_another_program_are_entries_of_the_same_chain(
         Message.assistant([Thinking("only thinking")]),
         Message.user(["And this?", File(mime="image/png", data=b"png")]),
         Message.user("not for models", metadata={"hidden": True}),
+        Message.user("/model large", metadata={"command": True}),
         Record("other", data=1),
     )
     last = said("Thanks.")

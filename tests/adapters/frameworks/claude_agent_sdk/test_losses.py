@@ -16,9 +16,11 @@ import anyio
 import pytest
 
 import holdfast
-from holdfast import Message, Store, Usage
+from holdfast import Message, Record, Store, Usage
 from holdfast.adapters.claude_agent_sdk import HoldfastSessionStore
 from holdfast.errors import BadMessage
+from holdfast.values import SessionChanges
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 from tests.adapters.frameworks.claude_agent_sdk.transcript import (
     AGENT,
     MAIN,
@@ -297,3 +299,41 @@ async def test_a_message_of_another_program_between_two_batches_keeps_its_place(
     assert found is not None
     assert [found[0], found[2]] == [first, last]
     assert found[1]["message"]["content"] == [text("two")]
+
+
+async def test_a_batch_that_now_says_something_else_is_not_stored_entry_by_entry(
+    sessions: HoldfastSessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = [said(f"Step {number}.") for number in range(50)]
+    await sessions.append(MAIN, batch)
+    attempts = []
+    append = holdfast.Session.append
+
+    def counted(
+        session: holdfast.Session,
+        *entries: Message | Record,
+        expect: holdfast.Head | None = None,
+        update: SessionChanges | None = None,
+    ) -> holdfast.Head:
+        attempts.append(len(entries))
+        return append(session, *entries, expect=expect, update=update)
+
+    monkeypatch.setattr(holdfast.Session, "append", counted)
+    new = said("More.")
+    await sessions.append(MAIN, [*({**entry, "version": "2"} for entry in batch), new])
+    assert await sessions.load(MAIN) == [*batch, new]
+    assert attempts == [51, 1]
+
+
+async def test_half_of_a_reply_that_a_crash_cut_off_stays_before_what_is_appended(
+    store: Store, sessions: HoldfastSessionStore, tmp_path: Path
+) -> None:
+    crash_in_a_reply(tmp_path / "agent.db", NAME)
+    found = await sessions.load(MAIN)
+    assert found is not None
+    assert [entry["message"]["role"] for entry in found] == ["user", "assistant"]
+    crash_in_a_reply(tmp_path / "agent.db", NAME)
+    await sessions.append(MAIN, [said("And?")])
+    store.get(NAME).recover()
+    texts = [message.text for message in store.get(NAME).messages()]
+    assert texts == [ASKED, HALF, ASKED, HALF, "And?"]

@@ -18,6 +18,7 @@ import holdfast
 from holdfast import Message, Store
 from holdfast.adapters.langchain import HoldfastChatMessageHistory
 from holdfast.errors import IdConflict, SessionBusy
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 
 ROOT: Final = Path(__file__).parents[4]
 
@@ -186,3 +187,29 @@ def test_threads_lose_and_double_nothing(history: HoldfastChatMessageHistory) ->
     for name in "abcd":
         own = [text for text in found[::2] if text.startswith(name)]
         assert own == [f"{name} {number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_half_of_a_reply_that_a_crash_cut_off_stays_before_what_is_added(
+    store: Store, history: HoldfastChatMessageHistory, tmp_path: Path, *, asynchronous: bool
+) -> None:
+    crash_in_a_reply(tmp_path / "agent.db", "support-42")
+    if asynchronous:
+        await history.aadd_messages([HumanMessage("And?")])
+    else:
+        history.add_messages([HumanMessage("And?")])
+    store.session("support-42").recover()
+    assert [message.text for message in store.session("support-42").messages()] == [
+        ASKED,
+        HALF,
+        "And?",
+    ]
+
+
+async def test_half_of_a_reply_that_a_crash_cut_off_is_read(tmp_path: Path) -> None:
+    crash_in_a_reply(tmp_path / "agent.db", "one")
+    crash_in_a_reply(tmp_path / "agent.db", "two")
+    with holdfast.open(tmp_path / "agent.db", durability="process") as store:
+        read = HoldfastChatMessageHistory("one", store).messages
+        also = await HoldfastChatMessageHistory("two", store).aget_messages()
+    assert [m.content for m in read] == [m.content for m in also] == [ASKED, HALF]

@@ -47,6 +47,7 @@ MESSAGES: dict[str, BaseMessage] = {
             {"type": "audio", "url": "https://example.org/a.wav"},
             {"type": "text", "text": 7},
             {"no": "type"},
+            {"type": "tool_use", "id": ["no id"]},
         ]
     ),
     "any text": HumanMessage("\ud800 \x00 \u2028 é e\u0301"),
@@ -242,12 +243,13 @@ def test_messages_of_other_programs_are_messages_of_langchain(
             parts=(ToolResult("a", "found", name="look"), ToolResult("b", "lost", error=True)),
         ),
         Message.user("not for models", metadata={"hidden": True}),
+        Message.user("/model large", metadata={"command": True}),
     )
     head = session.append(Message.assistant("Done.", id="d"))
     session.summarize("They looked.")
     session.append(Message.user("secret", id="e"))
     session.erase("e")
-    assert head.seq == 6
+    assert head.seq == 7
 
     system, user, reply, first, second, done, summary = history.messages
     assert system == SystemMessage("Be brief.", id="s")
@@ -313,3 +315,31 @@ def test_a_count_of_tokens_that_cannot_be_loses_no_message(
     message = AIMessage("x", usage_metadata=usage)
     history.add_message(message)
     assert history.messages == [message]
+
+
+def test_the_history_of_which_one_message_was_amended_is_read(
+    store: Store, history: HoldfastChatMessageHistory
+) -> None:
+    calling = AIMessage("I look.", tool_calls=[{**CALL, "args": {"at": LONG}}], id="a")
+    history.add_messages([calling, HumanMessage("Thanks.", id="b")])
+    text, _call, *rest = store.session("support-42").message("a").parts
+    store.session("support-42").amend("a", [text, *rest])
+    assert history.messages == [AIMessage("I look.", id="a"), HumanMessage("Thanks.", id="b")]
+
+
+def test_a_file_that_is_not_passed_is_not_left_out(
+    store: Store, history: HoldfastChatMessageHistory
+) -> None:
+    history.add_message(HumanMessage([PNG]))
+    store.session("support-42").append(Message.user([File(mime="image/png", data=b"png")]))
+    for message in store.session("support-42").messages():
+        with pytest.raises(BadMessage, match="blob"):
+            from_message(message)
+
+
+def test_a_call_whose_arguments_another_program_kept_as_text_is_valid() -> None:
+    """OpenAI's models put spaces into the JSON, so it is kept as they wrote it."""
+    (found,) = from_messages([Message.assistant(tool_calls=[ToolCall("c", "find", '{"id": 7}')])])
+    assert isinstance(found, AIMessage)
+    assert [call["args"] for call in found.tool_calls] == [{"id": 7}]
+    assert not found.invalid_tool_calls

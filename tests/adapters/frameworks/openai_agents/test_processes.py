@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
 from agents import Runner
 
 import holdfast
 from holdfast.adapters.openai_agents import HoldfastSession
 from holdfast.testing import legality
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 from tests.adapters.frameworks.openai_agents.scripted import agent, reply
 
 RUN: Final = """
@@ -124,3 +126,18 @@ async def test_items_that_two_processes_add_at_once_are_all_there_and_whole(
             assert len({(who, number) for who, number, _ in said[at : at + 4]}) == 1
         assert [message.seq for message in messages] == list(range(1, len(said) + 1))
         assert not store.verify()
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_half_of_a_reply_that_a_crash_cut_off_stays_before_what_is_added(
+    tmp_path: Path, *, by_id: bool
+) -> None:
+    path = tmp_path / "agent.db"
+    with holdfast.open(path, durability="process") as store:
+        id = store.session("support-42").id
+        crash_in_a_reply(path, "support-42")
+        session = HoldfastSession(id if by_id else "support-42", store)
+        await session.add_items([{"role": "user", "content": "And?"}])
+        store.session("support-42").recover()
+        items = await session.get_items()
+    assert [item["content"] for item in items] == [ASKED, HALF, "And?"]

@@ -29,6 +29,7 @@ from holdfast import Message, Store
 from holdfast.adapters.pydantic_ai import HoldfastConversationStore
 from holdfast.errors import SessionBusy
 from holdfast.testing.legality import PROVIDERS, problems
+from holdfast.values import JSON
 
 
 def said(text: str, id: str = "c") -> Conversation:
@@ -284,6 +285,33 @@ async def test_a_store_of_one_scope_has_no_other_conversations(
         await mine.save(said("other", "d"), scope="user-2")
     await mine.delete("a")
     assert prompts(await conversations.load("a")) == ["theirs"]
+
+
+async def test_a_store_of_one_scope_reads_no_entry_of_another(
+    store: Store, conversations: HoldfastConversationStore
+) -> None:
+    mine = HoldfastConversationStore(store, scope="user-1")
+    (theirs,) = await conversations.save(said("theirs", "a"), scope="user-2")
+    (own,) = await mine.save(said("mine", "b"))
+    with pytest.raises(KeyError):
+        await mine.read_entry(theirs.id)
+    with pytest.raises(KeyError):
+        await mine.read_history(theirs.id)
+    assert await mine.read_entry(own.id) == await conversations.read_entry(own.id) == own
+
+
+@pytest.mark.parametrize("state", [{"usage": "x"}, {"revision": 5}, {"branches": None}, 7])
+async def test_a_state_that_a_stranger_made_up_hides_no_conversation(
+    store: Store, conversations: HoldfastConversationStore, state: JSON
+) -> None:
+    await conversations.save(said("one", "a"))
+    store.create(key="b", metadata={"pydantic_ai": state}, entries=[Message.user("two")])
+    assert {r.conversation_id for r in await conversations.list_conversations()} == {"a", "b"}
+    found = await conversations.load("b")
+    assert prompts(found) == ["two"]
+    found.messages.append(ModelRequest([UserPromptPart("three")]))
+    await conversations.save(found)
+    assert prompts(await conversations.load("b")) == ["two", "three"]
 
 
 async def test_tenants_are_apart(path: Path) -> None:

@@ -342,3 +342,17 @@ async def test_a_request_that_another_program_cut_in_two_is_what_is_left_of_it(
     left, prompt = await loaded(conversations)
     assert [part.content for part in left.parts] == ["Be nice."]
     assert [part.content for part in prompt.parts] == ["Hello?"]
+
+
+@pytest.mark.parametrize("flag", ["hidden", "command"])
+async def test_what_no_model_may_be_sent_is_an_empty_entry(
+    store: Store, conversations: HoldfastConversationStore, flag: str
+) -> None:
+    store.session("c").append(
+        Message.user("not for models", metadata={flag: True}),
+        Message.assistant("neither is this", metadata={flag: True}),
+        Message.user("Hello?"),
+    )
+    first, second, prompt = await loaded(conversations)
+    assert (first.parts, second.parts) == ([], [])
+    assert prompt.parts[0].content == "Hello?"

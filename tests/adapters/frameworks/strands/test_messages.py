@@ -13,6 +13,7 @@ from strands.types.session import Session, SessionAgent, SessionMessage, Session
 import holdfast
 from holdfast import File, Message, Text, Thinking, ToolCall, ToolResult
 from holdfast.adapters.strands import HoldfastSessionRepository
+from holdfast.values import JSON
 
 LONG = "a long text, " * 800
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -329,3 +330,31 @@ def test_an_erased_message_is_left_out(
     (listed,) = repository.list_messages("s", "a")
     assert (listed.message_id, listed.message["content"]) == (1, [{"text": "two"}])
     assert repository.read_message("s", "a", 0) is None
+
+
+@pytest.mark.parametrize("flag", ["hidden", "command"])
+def test_what_no_model_may_be_sent_is_left_out(
+    repository: HoldfastSessionRepository, store: holdfast.Store, flag: str
+) -> None:
+    store.session("s").append(Message.user("not for models", metadata={flag: True}))
+    assert repository.list_messages("s", "a") == []
+
+
+@pytest.mark.parametrize("count", [-1, 2**70, None, "12"])
+def test_a_count_of_tokens_that_cannot_be_loses_no_message(
+    repository: HoldfastSessionRepository, store: holdfast.Store, count: JSON
+) -> None:
+    usage = {"inputTokens": count, "outputTokens": 5, "totalTokens": count}
+    message = {"role": "assistant", "content": [{"text": "x"}], "metadata": {"usage": usage}}
+    put(repository, message, 0)
+    assert repository.list_messages("s", "a")[0].to_message() == message
+    assert stored(store).usage == holdfast.Usage(output=5)
+
+
+@pytest.mark.parametrize("result", [None, {"toolUseId": "c", "content": [None, {"text": "x"}]}])
+def test_a_result_of_an_unknown_shape_loses_no_message(
+    repository: HoldfastSessionRepository, result: JSON
+) -> None:
+    message = {"role": "user", "content": [{"toolResult": result}]}
+    put(repository, message, 0)
+    assert repository.list_messages("s", "a")[0].to_message() == message

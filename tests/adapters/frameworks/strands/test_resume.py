@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from strands.types.session import SessionMessage
+
 import holdfast
+from holdfast.adapters.strands import HoldfastSessionRepository
 from holdfast.testing import legality
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 
 SCRIPT = Path(__file__).with_name("agent_process.py")
 
@@ -70,3 +74,14 @@ def test_processes_that_write_at_once_lose_and_mix_up_nothing(tmp_path: Path) ->
     for name in names:
         mine = [text for text in texts if text.split()[0] == name]
         assert mine == [f"{name} {number}" for number in range(count)]
+
+
+def test_half_of_a_reply_that_a_crash_cut_off_stays_before_what_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    crash_in_a_reply(path, "s")
+    with holdfast.open(path, durability="process") as store:
+        given = SessionMessage.from_message({"role": "user", "content": [{"text": "And?"}]}, 1)
+        HoldfastSessionRepository(store).create_message("s", "a", given)
+        store.session("s").recover()
+        texts = [message.text for message in store.session("s").messages()]
+    assert (texts, given.message_id) == ([ASKED, HALF, "And?"], 2)
