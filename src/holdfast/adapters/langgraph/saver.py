@@ -29,7 +29,8 @@ from holdfast.adapters.langgraph import upkeep
 from holdfast.adapters.langgraph.serialization import Foreign, Serializer
 from holdfast.adapters.langgraph.thread import MARK, Thread
 from holdfast.adapters.langgraph.views import Memory, NewCheckpoint, StoredCheckpoint
-from holdfast.errors import BadQuery, SessionNotFound
+from holdfast.adapters.shared_session import find_session, recovered
+from holdfast.errors import BadQuery
 
 T = TypeVar("T")
 _RANDOM: Final = SystemRandom()
@@ -244,13 +245,11 @@ class HoldfastSaver(BaseCheckpointSaver[str]):
     # ------------------------------------------------------------------------------- threads
 
     def _find(self, thread_id: str) -> Thread | None:
-        try:
-            return self._thread(self._store.session(thread_id, create=False))
-        except SessionNotFound:
-            return None
+        session = find_session(self._store, thread_id)
+        return None if session is None else self._thread(session)
 
     def _open(self, thread_id: str) -> Thread:
-        return self._thread(self._store.session(thread_id, scope=self._scope))
+        return self._thread(recovered(self._store.session(thread_id, scope=self._scope)))
 
     def _thread(self, session: Session) -> Thread:
         return Thread(self._store, session, Serializer(self.serde), self._memory)

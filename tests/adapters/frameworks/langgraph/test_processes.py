@@ -16,6 +16,7 @@ from langchain_core.tools import tool
 import holdfast
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.testing import legality
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 from tests.adapters.frameworks.langgraph.checkpoints import read
 from tests.adapters.frameworks.langgraph.graphs import THREAD, agent
 
@@ -135,3 +136,17 @@ def test_two_processes_on_one_thread_lose_no_message(tmp_path: Path) -> None:
         listed = [message.id for message in shown.checkpoint["channel_values"]["messages"]]
         assert listed == found
         assert store.verify() == []
+
+
+def test_the_half_reply_of_a_crashed_turn_comes_before_what_the_graph_says(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    crash_in_a_reply(path, "order-1")
+
+    def ship(parcel: int) -> str:
+        """Ship a parcel."""
+        return "shipped"
+
+    with holdfast.open(path, durability="process") as store:
+        agent(HoldfastSaver(store), ship).invoke({"messages": [("user", "Ship it.")]}, THREAD)
+        texts = [message.text for message in store.session("order-1").messages()]
+    assert texts == [ASKED, HALF, "Ship it.", "", "shipped", "Done: shipped"]
