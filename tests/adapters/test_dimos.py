@@ -23,6 +23,7 @@ from holdfast import File, Message, Store, Text, Thinking, ToolCall, ToolResult,
 from holdfast.adapters.dimos import DimosSessions, Run, current_run
 from holdfast.errors import BadMessage
 from holdfast.testing.legality import problems
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 from tools.environments import NotInstalled
 from tools.frameworks import FRAMEWORKS
 
@@ -597,3 +598,37 @@ def test_one_of_two_colliding_blueprints(runs: DimosSessions, one: str, two: str
     for name in (one, two):
         expected = ([human(name)], f"20260503-120000-{name}")
         assert runs.restore_session(name, None, no_restore=False) == expected
+
+
+def test_a_message_after_an_erased_one_that_says_what_the_last_one_said(
+    runs: DimosSessions, store: Store
+) -> None:
+    save(runs, human("one"), human("two"), human("again"))
+    session = store.session(RUN)
+    session.erase(session.messages()[0].id)
+    history, _ = runs.load_session(RUN)
+    save(runs, *history, human("again"))
+    assert contents(runs) == ["two", "again", "again"]
+    assert len(store.sessions().items) == 1
+
+
+def test_an_image_that_another_program_stored(runs: DimosSessions, store: Store) -> None:
+    save(runs, human("hello"))
+    store.session(RUN).append(Message.user([Text("See"), File(mime="image/png", data=b"\x89PNG")]))
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}}
+    assert contents(runs)[1] == [{"type": "text", "text": "See"}, shown]
+
+
+def test_a_run_with_calls_of_no_known_form(runs: DimosSessions) -> None:
+    history = [human("hello"), ai("hi", tool_calls=["look"]), ai("hi", tool_calls="look")]
+    for number in range(1, 4):
+        save(runs, *history[:number])
+    assert runs.load_session(RUN)[0] == history
+
+
+def test_the_half_reply_of_a_crashed_turn_of_another_program(tmp_path: Path) -> None:
+    crash_in_a_reply(tmp_path / "other.db", RUN)
+    with holdfast.open(tmp_path / "other.db", durability="process") as store:
+        history = [human("And now?")]
+        DimosSessions(store).save_session(LATER, BLUEPRINT, "m", None, [], history, RUN)
+        assert [message.text for message in store.session(RUN).messages()] == [ASKED, HALF]

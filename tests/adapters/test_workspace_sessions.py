@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Message, ToolCall
+from holdfast import File, Message, Text, ToolCall, ToolResult
 from holdfast.adapters.workspace_sessions import (
     ConversationHistory,
     SessionConfig,
@@ -24,6 +24,7 @@ from holdfast.adapters.workspace_sessions import (
 )
 from holdfast.errors import BadMessage, OutcomeUnknown, SessionBusy
 from holdfast.testing import legality
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 
 ROOT = Path(__file__).parents[2]
 LONG = "a long text, " * 800
@@ -472,3 +473,83 @@ def test_while_another_holds_a_turn_messages_are_added_but_not_taken_out(
             manager.save([said("summary")])
     manager.save([said("summary")])
     assert texts(manager.load_latest()) == ["summary"]
+
+
+def test_two_writers_that_change_the_same_list_store_no_message_twice(
+    store: holdfast.Store, workspace: Path
+) -> None:
+    one, two = manager_of(store, workspace), manager_of(store, workspace)
+    one.save([said("a"), said("b"), said("c")])
+    two.restore()
+    one.save([said("b"), said("c"), said("one's d")])
+    two.save([said("two's a"), said("b"), said("c"), said("two's d")])
+    assert texts(one.load_latest()) == ["two's a", "b", "c", "two's d", "one's d"]
+
+
+def test_a_message_that_was_moved_is_not_taken_for_one_that_is_added(
+    store: holdfast.Store, workspace: Path
+) -> None:
+    manager = manager_of(store, workspace)
+    for items in (["a", "b"], ["b"], ["b", "b"], ["b", "a", "b"], ["a", "b", "b", "b"]):
+        manager.save([said(text) for text in items])
+        assert texts(manager.load_latest()) == items
+
+
+def test_what_is_said_in_place_of_a_summarized_message_is_in_the_window(
+    store: holdfast.Store, workspace: Path
+) -> None:
+    manager = manager_of(store, workspace)
+    manager.save([said("a"), said("b")])
+    session = store.session(manager.session_id)
+    session.summarize("a and b")
+    manager.append(said("c"))
+    manager.save([said("a"), said("b"), said("changed")])
+    assert [message.text for message in session.messages()] == ["a", "b", "a and b", "changed"]
+    manager.save([said("again")])
+    assert [message.text for message in session.messages()] == ["again"]
+    assert [message["content"] for message in session.window().messages] == ["again"]
+
+
+def test_a_session_that_was_trashed_in_a_run_is_continued(
+    store: holdfast.Store, workspace: Path
+) -> None:
+    manager = manager_of(store, workspace)
+    history: list[dict[str, Any]] = []
+    for number in range(3):
+        history.append(said(f"message {number}"))
+        manager.save(history)
+        store.trash(manager.session_id)
+    store.purge(manager.session_id)
+    assert manager.load_latest() is None
+    manager.save(history)
+    assert texts(manager.load_latest()) == ["message 0", "message 1", "message 2"]
+    store.trash(manager.session_id)
+    manager.append(said("more"))
+    assert texts(manager.load_latest()) == ["message 0", "message 1", "message 2", "more"]
+    store.purge(manager.session_id)
+    manager.append(said("after"))
+    assert texts(manager.load_latest()) == ["after"]
+
+
+def test_images_beside_results_of_another_program_come_back(
+    store: holdfast.Store, workspace: Path
+) -> None:
+    manager = manager_of(store, workspace)
+    manager.save([said("Look")])
+    parts = (ToolResult("c-1", "done"), Text("See"), File(mime="image/png", data=b"\x89PNG"))
+    store.session(manager.session_id).append(Message(role="user", parts=parts))
+    assert "data:image/png;base64,iVBORw==" in as_json(manager.load_latest().messages)  # type: ignore[union-attr]
+
+
+def test_the_half_reply_of_a_crashed_turn_of_another_program(tmp_path: Path) -> None:
+    crash_in_a_reply(tmp_path / "agent.db", "run-1")
+    with holdfast.open(tmp_path / "agent.db", durability="process") as store:
+        manager = SessionManager(SessionConfig(), tmp_path, store=store)
+        history = ConversationHistory(manager)
+        manager.restore(
+            SessionData(session_id="run-1", workspace_root=str(tmp_path), messages=[]),
+            history=history,
+        )
+        history.add({"role": "user", "content": "And now?"})
+        found = [message.text for message in store.session("run-1").messages()]
+    assert found == [ASKED, HALF, "And now?"]

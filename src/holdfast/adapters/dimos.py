@@ -20,6 +20,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast import Message, Session, Store, Text, Thinking, ToolCall, ToolResult, Usage
+from holdfast.adapters.shared_session import find_session, recovered
 from holdfast.errors import (
     AmbiguousRef,
     BadMessage,
@@ -31,7 +32,7 @@ from holdfast.errors import (
     SessionNotFound,
     install_command,
 )
-from holdfast.formats import keep, kept, openai
+from holdfast.formats import keep, kept, openai, with_data
 from holdfast.values import JSON, Part, Relation, Role, SessionChanges, SessionInfo
 
 Item: TypeAlias = dict[str, Any]
@@ -215,15 +216,14 @@ class DimosSessions:
         """Open a session by its key, or by its whole id."""
         if not run_id:
             return None
-        try:
-            return self.store.session(run_id, create=False)
-        except SessionNotFound:
-            pass
+        found = find_session(self.store, run_id)
+        if found is not None:
+            return found
         try:
             session = self.store.get(run_id)
         except (AmbiguousRef, BadRef, SessionNotFound):
             return None
-        return session if session.id == run_id else None
+        return recovered(session) if session.id == run_id else None
 
 
 def _about(info: SessionInfo) -> dict[str, Any]:
@@ -264,7 +264,10 @@ def _is_same(first: Item, second: Item) -> bool:
 def _words(item: Item) -> tuple[object, ...]:
     data = item["data"]
     calls = [*(data.get("tool_calls") or ()), *(data.get(_INVALID) or ())]
-    named = [(call.get("id"), call.get("name"), call.get("args")) for call in calls]
+    named = [
+        [call.get(name) for name in ("id", "name", "args")] if isinstance(call, dict) else call
+        for call in calls
+    ]
     role = _ROLES.get(item["type"], item["type"])
     return role, data.get("content"), data.get("tool_call_id"), named
 
@@ -283,10 +286,13 @@ def _to_objects(items: Sequence[Item]) -> list[Any]:
 def _to_messages(
     items: Sequence[Item], used: int, key: str, history: Sequence[Message]
 ) -> list[Message]:
-    """Return the items after the first ones as messages, with ids that the history has not."""
+    """Return the items after the first ones as messages, with ids that the history has not.
+
+    One without an id of its own is named by its place in the history, which no other has.
+    """
     taken = {message.id for message in history}
     new = []
-    for number, item in enumerate(items[used:], start=used + 1):
+    for number, item in enumerate(items[used:], start=len(history) + 1):
         own = item["data"].get("id")
         id = own if isinstance(own, str) and own and own not in taken else f"{key}#{number}"
         taken.add(id)
@@ -374,7 +380,8 @@ def _to_items(message: Message, store: Store) -> list[Item]:
     original = kept(message, SOURCE, blob=store.blob)
     if original is not None:
         return [original]
-    return [_from_chat(chat, message) for chat in openai.encode_all(message)]
+    whole = with_data(message, store.blob)
+    return [_from_chat(chat, message) for chat in openai.encode_all(whole)]
 
 
 def _from_chat(chat: Mapping[str, Any], message: Message) -> Item:

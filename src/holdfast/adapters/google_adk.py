@@ -32,6 +32,7 @@ from holdfast import (
     errors,
 )
 from holdfast.adapters.google_adk_events import EVENT, to_entry, to_event
+from holdfast.adapters.shared_session import recovered
 
 try:
     from google.adk import sessions as adk
@@ -229,7 +230,7 @@ class HoldfastSessionService(adk.BaseSessionService):
     # -------------------------------------------------------------------------------- reading
 
     def _stored(self, session: adk.Session) -> Session:
-        return self._store.session(_key(session), create=False)
+        return recovered(self._store.session(_key(session), create=False))
 
     def _loaded(
         self, session: adk.Session, stored: Session, config: GetSessionConfig | None = None
@@ -296,15 +297,14 @@ class HoldfastSessionService(adk.BaseSessionService):
 
 
 def _entries(stored: Session, limit: int | None) -> list[Message | Record]:
-    """Return the newest messages and records of events, as of one moment."""
+    """Return the newest messages that are not hidden, and records of events, as of one moment."""
     while True:
-        branch = stored.head().branch
-        messages = stored.messages(limit=limit)
+        head = stored.head()
+        messages = stored.messages(upto=head, limit=limit, hidden=False) if head.seq else []
         records = stored.records(EVENT, limit=limit)
-        newest = messages[-1].seq or 0 if messages else 0
         # Records behind later messages belong to events of which some were not read.
-        seen = [record for record in records if (record.seq or 0) <= newest]
-        if stored.head().branch == branch and (limit is None or len(seen) == len(records)):
+        seen = [record for record in records if (record.seq or 0) <= head.seq]
+        if stored.head().branch == head.branch and (limit is None or len(seen) == len(records)):
             break
     entries: list[Message | Record] = [*messages, *seen]
     entries.sort(key=lambda entry: (entry.seq or 0, isinstance(entry, Record)))

@@ -14,9 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import Message, Record, errors
+from holdfast.adapters.shared_session import is_for_models
 from holdfast.formats import gemini, keep, kept, with_data
 
 try:
+    from google.adk.errors.input_validation_error import InputValidationError
     from google.adk.events import Event
     from google.adk.sessions import State
     from pydantic_core import to_jsonable_python
@@ -43,9 +45,16 @@ def to_entry(event: Event) -> Message | Record:
         name=event.author if event.author and message.role == "assistant" else None,
         model=event.model_version,
         usage=gemini.decode({"usageMetadata": usage}).usage if usage else None,
-        created_at=datetime.fromtimestamp(event.timestamp, UTC),
+        created_at=_moment(event),
     )
     return keep(message, _SOURCE, data)
+
+
+def _moment(event: Event) -> datetime:
+    try:
+        return datetime.fromtimestamp(event.timestamp, UTC)
+    except (OSError, OverflowError, ValueError) as error:
+        raise InputValidationError(f"the timestamp of event {event.id}: {error}") from error
 
 
 def _to_dict(event: Event) -> dict[str, Any]:
@@ -81,7 +90,7 @@ def to_event(
         if original is not None:
             return Event.model_validate(original)
     content = gemini.encode(with_data(entry, blobs.__getitem__), names=names)
-    if not content["parts"] or entry.metadata.get("hidden"):
+    if not content["parts"] or not is_for_models(entry):
         return None
     data: dict[str, Any] = {
         "content": content,

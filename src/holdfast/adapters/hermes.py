@@ -22,8 +22,9 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import Head, Message, Session, Store
+from holdfast.adapters.changed_list import matched, split
 from holdfast.adapters.hermes_db import ACP, Item, SessionDB, repaired, to_message
-from holdfast.errors import HeadMoved, install_command
+from holdfast.errors import BadMessage, HeadMoved, install_command
 from holdfast.values import JSON, SessionChanges
 
 try:
@@ -50,13 +51,11 @@ _ALL: Final = sys.maxsize
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """Where a state's history was last equal to what is stored, and a digest of each message."""
+    """Up to where a state has seen what is stored in a session, and a digest of each message."""
 
+    session_id: str
     head: Head
     digests: tuple[str, ...]
-
-
-_NOTHING: Final = _Saved(Head(1, 0), ())
 
 
 class SessionManager(HermesSessionManager):
@@ -72,7 +71,6 @@ class SessionManager(HermesSessionManager):
         self._db = SessionDB(store, scope=scope)
         self._saved: dict[str, _Saved] = {}
         self._saving = threading.RLock()
-        self._writer = uuid.uuid4().hex
         super().__init__(agent_factory, self._db)
 
     # ------------------------------------------------------------------------------- sessions
@@ -151,65 +149,80 @@ class SessionManager(HermesSessionManager):
         """Set the state's history to what is stored up to a head."""
         messages = session.messages(upto=head) if head.seq else []
         state.history = repaired(self._db.conversation(messages))
-        self._saved[state.session_id] = _Saved(head, _digests(state.history))
+        self._saved[state.session_id] = _Saved(session.id, head, _digests(state.history))
 
     def _persist(self, state: SessionState) -> None:
         with self._saving:
             session = self._db.find(state.session_id)
             if session is None:
-                self._saved.pop(state.session_id, None)
                 session = self._db.open(self._db.create_session(state.session_id, ACP))
-            saved = self._saved.get(state.session_id, _NOTHING)
+            saved = self._saved.get(state.session_id)
+            if saved is None or saved.session_id != session.id:
+                saved = _Saved(session.id, Head(1, 0), ())
             digests = _digests(state.history)
             known = len(saved.digests)
             if digests[:known] != saved.digests:
-                self._rewrite(state, session, digests)
+                self._rewrite(state, session, saved, digests)
                 return
-            new = () if self._stores_itself(state.agent) else self._messages(state, digests, known)
+            if self._stores_itself(state.agent):
+                session.update(**_changes(state))
+                self._saved[state.session_id] = _Saved(session.id, saved.head, digests)
+                return
+            new = self._new(state, saved, digests)
             head = _append(session, new, _changes(state))
-            self._saved[state.session_id] = _Saved(head, digests)
-            if not self._stores_itself(state.agent) and head != _after(saved.head, len(new)):
+            self._saved[state.session_id] = _Saved(session.id, head, digests)
+            if head != _after(saved.head, len(new)):
                 self._read(state, session, head)
 
-    def _rewrite(self, state: SessionState, session: Session, digests: tuple[str, ...]) -> None:
-        """Continue with a history that was rewritten, and what others appended meanwhile."""
+    def _rewrite(
+        self, state: SessionState, session: Session, saved: _Saved, digests: tuple[str, ...]
+    ) -> None:
+        """Continue with a history that was rewritten, and what others said meanwhile."""
         head = session.head()
         stored = session.messages(upto=head) if head.seq else []
-        found = [_digests(self._db.conversation([message])) for message in stored]
+        found = [self._digests(message) for message in stored]
         if [digest for one in found for digest in one] == [*digests]:
             # The agent rewrote it itself.
-            self._saved[state.session_id] = _Saved(_append(session, (), _changes(state)), digests)
+            head = _append(session, (), _changes(state))
+            self._saved[state.session_id] = _Saved(session.id, head, digests)
             return
         pairs = enumerate(zip(found, digests, strict=False))
         same = next(
             (n for n, (one, digest) in pairs if one != (digest,)), min(len(found), len(digests))
         )
-        saved = self._saved[state.session_id].head
-        others = stored[saved.seq :] if head.branch == saved.branch else []
-        # Its own are in its history, or were taken out of it.
-        others = [message for message in others if not message.id.startswith(self._writer)]
-        if self._stores_itself(state.agent):
-            others = []
-        messages = [*stored[:same], *self._messages(state, digests, same), *others]
+        known, others = split(session, stored[same:], saved.head, self._is_own)
+        places = matched([(one,) for one in digests[same:]], map(self._digests, known))
+        own = [
+            self._message(item, uuid.uuid4().hex) if place is None else known[place]
+            for item, place in zip(state.history[same:], places, strict=True)
+        ]
+        messages = [*stored[:same], *own, *others]
         try:
             moved = session.replace(messages, expect=head, update=_changes(state))
         except HeadMoved:  # Another process wrote meanwhile.
-            self._rewrite(state, session, digests)
+            self._rewrite(state, session, saved, digests)
             return
-        self._saved[state.session_id] = _Saved(moved, digests)
+        self._saved[state.session_id] = _Saved(session.id, moved, digests)
         if others:
             self._read(state, session, moved)
 
-    def _messages(
-        self, state: SessionState, digests: Sequence[str], start: int
-    ) -> Sequence[Message]:
-        """Return the history from `start` on, with the same ids if it is saved again."""
+    def _new(self, state: SessionState, saved: _Saved, digests: Sequence[str]) -> Sequence[Message]:
+        """Return what was added since a save, with the same ids until it is stored."""
         found = []
-        for place in range(start, len(digests)):
-            origin = f"{state.session_id!r} {place} {digests[place]}"
-            digest = hashlib.sha256(origin.encode()).hexdigest()[:_ID_CHARS]
-            found.append(to_message(state.history[place], id=f"{self._writer}-{digest}"))
+        for place in range(len(saved.digests), len(digests)):
+            origin = f"{state.session_id!r} {saved.head} {place} {digests[place]}"
+            name = hashlib.sha256(origin.encode()).hexdigest()[:_ID_CHARS]
+            found.append(self._message(state.history[place], name))
         return found
+
+    def _is_own(self, message: Message) -> bool:
+        return message.id.startswith(self._db.writer)
+
+    def _message(self, item: Item, name: str) -> Message:
+        return to_message(item, id=f"{self._db.writer}-{name}")
+
+    def _digests(self, message: Message) -> tuple[str, ...]:
+        return _digests(self._db.conversation([message]))
 
     def _stores_itself(self, agent: object) -> bool:
         """True if the agent stores each message as it comes."""
@@ -231,9 +244,16 @@ def _after(head: Head, messages: int) -> Head:
 def _digests(items: Sequence[Item]) -> tuple[str, ...]:
     """Return a digest of what each message says; times and other notes are left out."""
     return tuple(
-        hashlib.sha256(json.dumps([item.get(name) for name in _COMPARED]).encode()).hexdigest()
+        hashlib.sha256(_to_json([item.get(name) for name in _COMPARED]).encode()).hexdigest()
         for item in items
     )
+
+
+def _to_json(value: object) -> str:
+    try:
+        return json.dumps(value)
+    except TypeError as error:
+        raise BadMessage(f"a message of a conversation: {error}") from error
 
 
 def _config(row: Item) -> Item:

@@ -11,7 +11,9 @@ A session that another program wrote is read by its key: as one of the source `a
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, TypeAlias
@@ -19,7 +21,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from holdfast import Message, Record, Session, Store, Thinking, ToolResult
-from holdfast.errors import KeyTaken, PreconditionFailed, SessionNotFound
+from holdfast.adapters.shared_session import find_session, recovered
+from holdfast.errors import KeyTaken, PreconditionFailed
 from holdfast.formats import keep, kept, openai, with_data
 from holdfast.values import JSON, Part, Relation, SessionChanges, SessionInfo
 
@@ -39,6 +42,7 @@ class SessionDB:
     def __init__(self, store: Store, *, scope: str | None = None) -> None:
         self._store = store
         self._scope = scope
+        self.writer = uuid.uuid4().hex  # With this begin the ids of what it stores.
 
     # ------------------------------------------------------------------------------- sessions
 
@@ -97,14 +101,11 @@ class SessionDB:
 
     def find(self, session_id: str) -> Session | None:
         """Return the session with this id; None if there is none."""
-        try:
-            return self._store.session(session_id, create=False) if session_id else None
-        except SessionNotFound:
-            return None
+        return find_session(self._store, session_id) if session_id else None
 
     def open(self, session_id: str) -> Session:
         """Return the session with this id; raise `SessionNotFound` if there is none."""
-        return self._store.session(session_id, create=False)
+        return recovered(self._store.session(session_id, create=False))
 
     def get_session(self, session_id: str) -> Item | None:
         """Return the row of a session; None if there is none."""
@@ -226,8 +227,11 @@ class SessionDB:
         given = {name: value for name, value in fields.items() if value not in (None, False)}
         if "platform_message_id" in given:
             given["message_id"] = given.pop("platform_message_id")
-        message = to_message({"role": role, "content": content, **given})
+        message = self._message({"role": role, "content": content, **given})
         return self.open(session_id).append(message).seq
+
+    def _message(self, item: Mapping[str, Any]) -> Message:
+        return to_message(item, id=f"{self.writer}-{uuid.uuid4().hex}")
 
     def replace_messages(
         self,
@@ -236,7 +240,7 @@ class SessionDB:
         active_only: bool = False,  # noqa: ARG002, FBT001, FBT002 - as in Hermes; nothing is lost
     ) -> None:
         """Continue with these messages; the earlier ones stay on their branch."""
-        self.open(session_id).replace([to_message(item) for item in messages])
+        self.open(session_id).replace([self._message(item) for item in messages])
 
     def archive_and_compact(
         self, session_id: str, compacted_messages: Sequence[Mapping[str, Any]]
@@ -311,7 +315,7 @@ def _row(info: SessionInfo) -> Item:
 # ------------------------------------------------------------------------------------ conversion
 
 
-def to_message(item: Mapping[str, Any], *, id: str | None = None) -> Message:
+def to_message(item: Mapping[str, Any], *, id: str) -> Message:
     """Return a dict of a conversation as a message that keeps it; `BadMessage` if it is not one."""
     given = {name: value for name, value in item.items() if not name.startswith("_")}
     chat = {name: given[name] for name in _FIELDS if given.get(name) is not None}
@@ -324,9 +328,15 @@ def to_message(item: Mapping[str, Any], *, id: str | None = None) -> Message:
     time = given.get("timestamp")
     if isinstance(time, datetime):
         time = given["timestamp"] = time.timestamp()
-    created = datetime.fromtimestamp(time, UTC) if isinstance(time, int | float) else None
-    message = msgspec.structs.replace(message, id=id or message.id, created_at=created)
+    message = msgspec.structs.replace(message, id=id, created_at=_moment(time))
     return keep(message, SOURCE, given)
+
+
+def _moment(time: object) -> datetime | None:
+    """Return a time in seconds; None if it is no time, or not one of ours."""
+    with suppress(OSError, OverflowError, ValueError):
+        return datetime.fromtimestamp(time, UTC) if isinstance(time, int | float) else None
+    return None
 
 
 def to_items(message: Message, blob: Callable[[str], bytes]) -> list[Item]:

@@ -30,7 +30,8 @@ from holdfast.adapters.nanobot_messages import (
     to_local,
     to_moment,
 )
-from holdfast.errors import HeadMoved, KeyTaken, SessionNotFound, install_command
+from holdfast.adapters.shared_session import find_session, recovered
+from holdfast.errors import HeadMoved, KeyTaken, install_command
 from holdfast.values import JSON, GoalState, SessionChanges, SessionInfo
 
 try:
@@ -210,8 +211,8 @@ class HoldfastSessionStore:
 
     def save(self, session: NanobotSession, *, fsync: bool = False) -> None:  # noqa: ARG002
         """Store what is new in a session; how durable a write is, is the store's setting."""
-        stored = self.store.session(
-            session.key, scope=self._scope, agent=self._agent, cwd=self._cwd
+        stored = recovered(
+            self.store.session(session.key, scope=self._scope, agent=self._agent, cwd=self._cwd)
         )
         view = _view_of(session)
         if view is None or view.session_id != stored.id:
@@ -291,9 +292,8 @@ class HoldfastSessionStore:
         return next((m.text for m in first if m.role == "assistant" and m.text), "")
 
     def _find(self, key: str) -> StoredSession | None:
-        try:
-            stored = self.store.session(key, create=False)
-        except SessionNotFound:
+        stored = find_session(self.store, key)
+        if stored is None:
             return None
         self._check_scope(stored)
         return stored

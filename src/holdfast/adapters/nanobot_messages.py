@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast import Head, Message, Thinking
+from holdfast.adapters.changed_list import matched
 from holdfast.errors import BadMessage, install_command
 from holdfast.formats import keep, kept, openai
 from holdfast.values import JSON
@@ -165,13 +166,15 @@ def _common(first: Sequence[Item], second: Sequence[Item]) -> int:
 
 def _match(items: Sequence[Item], known: Sequence[Seen]) -> list[Seen]:
     """Return the items, each as the next equal one of those that are known, or as a new one."""
-    matched: list[Seen] = []
-    position = 0
-    for item in items:
-        found = next((n for n in range(position, len(known)) if known[n].item == item), None)
-        matched.append(_new(item) if found is None else known[found])
-        position = position if found is None else found + 1
-    return matched
+    places = matched(map(_to_text, items), (_to_text(each.item) for each in known))
+    return [
+        _new(item) if place is None else known[place]
+        for item, place in zip(items, places, strict=True)
+    ]
+
+
+def _to_text(item: Item) -> str:
+    return json.dumps(item, sort_keys=True)
 
 
 def _new(item: Item, id: str | None = None) -> Seen:

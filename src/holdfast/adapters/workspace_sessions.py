@@ -16,7 +16,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -26,8 +28,10 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 import msgspec
 
 from holdfast import Message, Record, Session, Store, Text
+from holdfast.adapters.changed_list import matched
+from holdfast.adapters.shared_session import find_session, recovered
 from holdfast.errors import BadMessage, HeadMoved, KeyTaken, SessionNotFound
-from holdfast.formats import anthropic, keep, kept, openai
+from holdfast.formats import anthropic, keep, kept, openai, with_data
 
 Item: TypeAlias = dict[str, Any]
 Blobs: TypeAlias = Callable[[str], bytes]
@@ -142,6 +146,7 @@ class SessionManager:
         self.session_id = f"{prefix}_{datetime.now(UTC):%Y%m%d_%H%M%S}_{self._token}"
         self._session: Session | None = None
         self._seen: Seen = ()
+        self._writes = 0
 
     # ----------------------------------------------------------------------------------- saving
 
@@ -152,14 +157,18 @@ class SessionManager:
         model: str | None = None,
         token_usage: Item | None = None,
     ) -> SessionData:
-        """Store what is new of a conversation, and return it."""
+        """Store what is new of a conversation, and return it.
+
+        A session that is in the trash is taken out of it; one that was erased begins anew.
+        """
+        self._reopen()
         if isinstance(history, SessionData):
             self._continue(history)
             model, token_usage = model or history.model, token_usage or history.token_usage
         items = _items_in(history)
         digests = [_digest(item) for item in items]
         common = _common(self._seen, digests)
-        new = [self._to_message(item, at) for at, item in enumerate(items[common:], common)]
+        new = self._new(items, digests, common)
         state = self._changed_state(model, token_usage)
         if common < len(self._seen):
             self._rewrite(common, new)
@@ -168,6 +177,7 @@ class SessionManager:
             self._store_entries([*new, *state], model if state else None)
         added = zip(digests[common:], (message.id for message in new), strict=True)
         self._seen = (*self._seen[:common], *added)
+        self._writes += 1
         saved = self._described(self._session, items, self._seen)
         if isinstance(history, SessionData):
             history.seen = saved.seen
@@ -175,14 +185,42 @@ class SessionManager:
 
     def append(self, *messages: Item) -> None:
         """Store messages after those saved so far: all when this returns, or none if it raises."""
-        new = [self._to_message(item, at) for at, item in enumerate(messages, len(self._seen))]
+        self._reopen()
+        digests = [_digest(item) for item in messages]
+        new = [
+            _to_message(item, self._new_id(digest, at))
+            for at, (item, digest) in enumerate(zip(messages, digests, strict=True))
+        ]
         self._store_entries(new, None)
         ids = (message.id for message in new)
-        self._seen = (*self._seen, *zip(map(_digest, messages), ids, strict=True))
+        self._seen = (*self._seen, *zip(digests, ids, strict=True))
+        self._writes += 1
 
-    def _to_message(self, item: Item, at: int) -> Message:
-        """Return an item as a message, which has the same id in every attempt to store it."""
-        return _to_message(item, _hash(f"{self._token} {at} {_digest(item)}", _ID_CHARS))
+    def _reopen(self) -> None:
+        if self._session is None:
+            return
+        try:
+            is_trashed = self._session.info().trashed
+        except SessionNotFound:
+            self._session, self._seen = None, ()
+            return
+        if is_trashed:
+            with suppress(SessionNotFound):  # Another process has restored it.
+                self._store.restore(self._session.id)
+
+    def _new(self, items: Sequence[Item], digests: Sequence[str], common: int) -> list[Message]:
+        """Return the messages after the common ones; those saved before keep their ids."""
+        pieces = Counter(id for _, id in self._seen)
+        known = [each for each in self._seen[common:] if pieces[each[1]] == 1]
+        places = matched(digests[common:], (digest for digest, _ in known))
+        return [
+            _to_message(items[at], self._new_id(digests[at], at) if n is None else known[n][1])
+            for at, n in enumerate(places, common)
+        ]
+
+    def _new_id(self, digest: str, at: int) -> str:
+        """Return the id of a new message: the same in every attempt to store it."""
+        return _hash(f"{self._token} {self._writes} {at} {digest}", _ID_CHARS)
 
     def _store_entries(self, entries: Sequence[Message | Record], model: str | None) -> None:
         if not entries:
@@ -214,15 +252,20 @@ class SessionManager:
         mine = {id for _, id in self._seen} | {message.id for message in new}
         while True:
             head, history = self._session.head(), self._session.messages()
-            kept_ids = [message.id for message in history]
+            stored = {message.id: message for message in history}
             last = self._seen[common - 1][1] if common else None
-            if last is not None and last not in kept_ids:  # Another process rewrote the history.
-                self._session.append(*new)
+            if last is not None and last not in stored:  # Another process rewrote the history.
+                self._session.append(*(each for each in new if each.id not in stored))
                 return
-            start = 0 if last is None else kept_ids.index(last) + 1
-            others = [message for message in history[start:] if message.id not in mine]
+            start = 0 if last is None else [*stored].index(last) + 1
+            before, after = {*[*stored][:start]}, history[start:]
+            messages = [stored.get(each.id, each) for each in new if each.id not in before]
+            summaries = [each for each in after if each.role == "summary"]
+            # One of what is replaced would stand for what takes its place.
+            current = [each for each in summaries if each.covers in before]
+            others = [each for each in after if each.id not in mine and each not in summaries]
             try:
-                self._session.replace([*new, *others], keep=start, expect=head)
+                self._session.replace([*current, *messages, *others], keep=start, expect=head)
             except HeadMoved:
                 continue
             return
@@ -273,15 +316,14 @@ class SessionManager:
             self._seen = stored[: _common(stored, [_digest(item) for item in data.messages])]
 
     def _find(self, session_id: str) -> Session | None:
-        try:
-            return self._store.session(session_id, create=False)
-        except SessionNotFound:
-            pass
+        by_key = find_session(self._store, session_id)
+        if by_key is not None:
+            return by_key
         try:
             found = self._store.get(session_id)  # One without a key is known by its id.
         except SessionNotFound:
             return None
-        return found if found.id == session_id else None
+        return recovered(found) if found.id == session_id else None
 
     def _load(self, session: Session) -> SessionData:
         messages = session.messages()
@@ -417,4 +459,4 @@ def _items_of(message: Message, blob: Blobs) -> list[Item]:
             continue
         if original is not None:
             return [original]
-    return [*openai.encode_all(message)]
+    return [*openai.encode_all(with_data(message, blob))]

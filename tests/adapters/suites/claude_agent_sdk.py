@@ -93,7 +93,7 @@ def run(python: Path, folder: Path) -> SuiteResult:
     cases, failed = _run_tests(python, tests, folder, "-p", "holdfast_replacement")
     own_cases, own_failed = _run_tests(python, tests, folder)
     return SuiteResult(
-        name=", ".join(_FILES),
+        name=f"session tests, {len(_FILES)} files",
         passed=cases - len(failed),
         total=cases,
         own=own_cases - len(own_failed),

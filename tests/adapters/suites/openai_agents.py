@@ -137,7 +137,7 @@ def run(python: Path, folder: Path) -> SuiteResult:
             *sorted(failed - listed),
             *(f"passes although it is listed: {name}" for name in sorted(listed - failed)),
         ),
-        name="session tests of openai-agents " + VERSION,
+        name="session tests",
         own=_count(own, "passed"),
     )
 

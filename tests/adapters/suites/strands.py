@@ -57,7 +57,7 @@ def run(python: Path, folder: Path) -> SuiteResult:
         passed=total - len(bad),
         total=total,
         unexpected=bad,
-        name="session manager",
+        name="session tests of its managers",
         own=total - len(own),
     )
 

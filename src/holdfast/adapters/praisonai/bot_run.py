@@ -1,15 +1,18 @@
-"""A question that a bot asks an agent of PraisonAI, with what comes with it."""
+"""A question that a bot asks an agent of PraisonAI, with what the agent is lent for it."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from praisonaiagents.agent.interrupt import InterruptController
+
+from holdfast.adapters.praisonai.session_message import Item
 
 
 class ToolFilter(Protocol):
@@ -29,6 +32,35 @@ class BotRun(msgspec.Struct, frozen=True):
     attachments: list[str] | None
 
     def ask(
+        self,
+        prompt: str,
+        history: list[Item],
+        controller: InterruptController,
+        loop: asyncio.AbstractEventLoop,
+    ) -> tuple[object, list[Item]]:
+        """Return what the agent replies, and its history then, which begins with the one given."""
+        with self._lent(history):
+            reply = self._reply(prompt, controller, loop)
+            return reply, [*self.agent.chat_history]
+
+    @contextmanager
+    def _lent(self, history: list[Item]) -> Iterator[None]:
+        """Set the history and tools of the agent, which others may share, for one run."""
+        agent = self.agent
+        own, tools = agent.chat_history, getattr(agent, "tools", None)
+        policy = self.tool_policy if tools else None
+        allowed = policy.filter_tools([*(tools or ())]) if policy is not None else tools
+        agent.chat_history = [*history]
+        if policy is not None:
+            agent.tools = allowed
+        try:
+            yield
+        finally:
+            agent.chat_history = own
+            if policy is not None:
+                agent.tools = tools
+
+    def _reply(
         self, prompt: str, controller: InterruptController, loop: asyncio.AbstractEventLoop
     ) -> object:
         """Return what the agent replies; its events go to the callback, on the loop if async."""

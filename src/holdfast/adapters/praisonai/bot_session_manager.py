@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Protocol
@@ -28,7 +28,8 @@ from holdfast import AsyncSession, AsyncStore, AsyncTurn, Message, Session, Stor
 from holdfast.adapters.praisonai.bot_run import BotRun, ToolFilter
 from holdfast.adapters.praisonai.session_catalog import OWN
 from holdfast.adapters.praisonai.session_message import ChatAgent, Item, to_history, to_message
-from holdfast.errors import MessageNotFound, SessionNotFound
+from holdfast.adapters.shared_session import find_session, recovered
+from holdfast.errors import MessageNotFound
 from holdfast.values import JSON, SessionInfo
 
 _BOT: Final = OWN + "bot"
@@ -105,7 +106,7 @@ class BotSessionManager:
         key = self._storage_key(user_id, chat_type=chat_type, **route)
         if key != self._storage_key(user_id):
             prompt = self._attributed(prompt, user_name or user_id)
-        id = ":".join((*route.values(), message_id)) if message_id else uuid.uuid4().hex
+        id = json.dumps([*route.values(), message_id]) if message_id else uuid.uuid4().hex
         question = msgspec.structs.replace(Message.user(prompt, id=id), created_at=received_at)
         run = BotRun(self._storage_key(user_id), agent, stream_callback, tool_policy, attachments)
         lock = self._locks.setdefault(key, asyncio.Lock())
@@ -127,46 +128,46 @@ class BotSessionManager:
         limit = self._max_history + 1 if self._max_history else None
         before = await session.messages(before=question.seq, limit=limit)
         history = await asyncio.to_thread(self._items, before, self._max_history)
-        async with self._lent(run, history):
-            response = await self._asked(run, question.text)
-            added = _added(run.agent.chat_history, history)
+        response, after = await self._asked(run, history, question.text)
+        added = _added(after, history)
         text, presentation = extract_presentation(response)
         self._presentations[run.key] = presentation
         if text and not any(item["role"] == "assistant" and item["content"] for item in added):
             added.append({"role": "assistant", "content": text})
-        for item in added:
-            await turn.add(to_message(item, id=uuid.uuid4().hex))
+        ids = [uuid.uuid4().hex for _ in added]
+        if text:
+            ids[-1] = _answer_id(question.id)
+        for id, item in zip(ids, added, strict=True):
+            await turn.add(to_message(item, id=id))
         if not added:
             await turn.fail("the agent gave no reply")
         return text or ""
 
-    @asynccontextmanager
-    async def _lent(self, run: BotRun, history: list[Item]) -> AsyncIterator[None]:
-        """Set the history and tools of an agent, which others may share, for one run."""
-        agent = run.agent
-        async with self._agent_locks.setdefault(agent, asyncio.Lock()):
-            own, tools = agent.chat_history, getattr(agent, "tools", None)
-            agent.chat_history = [*history]
-            if run.tool_policy is not None and tools:
-                agent.tools = run.tool_policy.filter_tools([*tools])
-            try:
-                yield
-            finally:
-                agent.chat_history = own
-                if run.tool_policy is not None and tools:
-                    agent.tools = tools
+    async def _asked(
+        self, run: BotRun, history: list[Item], prompt: str
+    ) -> tuple[object, list[Item]]:
+        """Return what an agent replies, and its history then.
 
-    async def _asked(self, run: BotRun, prompt: str) -> object:
-        loop = asyncio.get_running_loop()
-        controller = self._runs[run.key] = InterruptController()
-        call = partial(contextvars.copy_context().run, run.ask, prompt, controller, loop)
+        The agent may be shared: it is lent again when this run has ended, also if nobody waits for
+        it any more. Else two users would write to one history.
+        """
+        loop, controller = asyncio.get_running_loop(), InterruptController()
+        call = partial(contextvars.copy_context().run, run.ask, prompt, history, controller, loop)
+        lock = self._agent_locks.setdefault(run.agent, asyncio.Lock())
+        await lock.acquire()
+        running = loop.run_in_executor(None, call)
+        running.add_done_callback(lambda _: lock.release())
+        self._runs[run.key] = controller
         try:
             async with asyncio.timeout(self._run_timeout or None):
-                return await loop.run_in_executor(None, call)
+                return await asyncio.shield(running)
         except TimeoutError as error:
-            controller.request("run timeout")
+            if running.done():  # It is the agent's own.
+                raise
             raise BotRunTimeout(f"the run took longer than {self._run_timeout} s") from error
         finally:
+            if not running.done():
+                controller.request("nobody waits for the reply")
             self._runs.pop(run.key, None)
 
     def record_passive(self, user_id: str, content: str, sender: str = "", **route: str) -> bool:
@@ -252,13 +253,10 @@ class BotSessionManager:
         return {"key": self._persist_key(storage_key), "scope": self._scope, "metadata": metadata}
 
     def _open(self, storage_key: str) -> Session:
-        return self._store.session(**self._fields(storage_key))
+        return recovered(self._store.session(**self._fields(storage_key)))
 
     def _find(self, storage_key: str) -> Session | None:
-        try:
-            return self._store.session(self._persist_key(storage_key), create=False)
-        except SessionNotFound:
-            return None
+        return find_session(self._store, self._persist_key(storage_key))
 
     @staticmethod
     def _clear(session: Session | None) -> bool:
@@ -304,15 +302,19 @@ async def _stored(session: AsyncSession, id: str) -> Message | None:
 
 
 async def _is_answered(session: AsyncSession, id: str) -> bool:
-    """True if a message is stored, and a whole reply after it, or it was cleared since."""
+    """True if the answer to a message is stored, or the message was cleared since."""
+    if await _stored(session, _answer_id(id)) is not None:
+        return True
     asked = await _stored(session, id)
     if asked is None or asked.seq is None:
         return False
     after = await session.messages(after=asked.seq - 1, limit=1)
-    if [message.id for message in after] != [id]:
-        return True
-    replies = await session.messages(after=asked.seq, role="assistant", limit=_PAGE)
-    return any(reply.text and reply.status == "complete" for reply in replies)
+    return [message.id for message in after] != [id]
+
+
+def _answer_id(id: str) -> str:
+    """Return the id of the last message of an answer, which tells that it is whole."""
+    return f"answer to {id}"
 
 
 def _added(after: Sequence[Item], before: Sequence[Item]) -> list[Item]:

@@ -74,6 +74,7 @@ class LocalManagedAgent:
         self._session_id: str | None = None
         self._stops: set[threading.Event] = set()
         self._lock = threading.RLock()
+        self._asking = threading.Lock()
 
     # ----------------------------------------------------------------------------------- runs
 
@@ -122,7 +123,9 @@ class LocalManagedAgent:
         try:
             session = self._session(self._ensure_session())
             agent = self._ensure_agent()
-            with session.turn(wait=self.timeout, model=self._cfg.get("model")) as turn:
+            turn = session.turn(wait=self.timeout, model=self._cfg.get("model"))
+            # An agent has one history: another session's run may not have ended yet.
+            with turn, self._asking:
                 agent.chat_history = history = self._history(session)
                 turn.user(prompt)
                 self._reply(agent, len(history), turn, prompt, emit=emit, stop=stop)
@@ -159,10 +162,11 @@ class LocalManagedAgent:
 
     def interrupt(self) -> None:
         """Stop the runs in progress after the next piece of their replies, which are kept."""
-        for stop in [*self._stops]:
+        stops = [*self._stops]
+        for stop in stops:
             stop.set()
         controller = getattr(self._agent, "interrupt_controller", None)
-        if controller is not None:
+        if controller is not None and stops:  # Else it would stop the next run.
             controller.request("interrupt")
 
     # ------------------------------------------------------------------------------- sessions

@@ -7,6 +7,7 @@ beside the parts; a message of another program is built from its parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -43,9 +44,16 @@ def to_message(item: Mapping[str, Any], *, id: str) -> Message:
         message,
         id=id,
         metadata=dict(metadata) if isinstance(metadata, Mapping) else {},
-        created_at=datetime.fromtimestamp(time, UTC) if isinstance(time, int | float) else None,
+        created_at=_moment(time),
     )
     return keep(message, SOURCE, item)
+
+
+def _moment(time: object) -> datetime | None:
+    """Return a time in seconds; None if it is no time, or not one of ours."""
+    with suppress(OSError, OverflowError, ValueError):
+        return datetime.fromtimestamp(time, UTC) if isinstance(time, int | float) else None
+    return None
 
 
 def to_session_messages(message: Message, blob: BlobReader) -> list[SessionMessage]:

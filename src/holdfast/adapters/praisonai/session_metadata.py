@@ -1,4 +1,4 @@
-"""The fields of PraisonAI's sessions: each is changed by itself, whoever else writes meanwhile.
+"""The fields of PraisonAI's sessions: each is changed by itself, so two writers keep both changes.
 
 The user's are metadata of their names; the others' names begin with `praisonai.`.
 """
@@ -6,13 +6,13 @@ The user's are metadata of their names; the others' names begin with `praisonai.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any, Final
 
 from holdfast import Session
 from holdfast.adapters.praisonai.session_catalog import OWN, SessionCatalog
 from holdfast.adapters.praisonai.session_message import Item
-from holdfast.errors import PreconditionFailed, SessionBusy, SessionNotFound
+from holdfast.adapters.shared_session import find_session, recovered
+from holdfast.errors import PreconditionFailed
 from holdfast.values import JSON, SessionInfo
 
 OWN_FIELDS: Final = ("agent_name", "user_id", "agent_id", "gateway_session_id")
@@ -134,22 +134,10 @@ class SessionMetadata(SessionCatalog):
         return True
 
     def _find(self, session_id: str) -> Session | None:
-        try:
-            session = self._store.session(session_id, create=False)
-        except SessionNotFound:
-            return None
-        return self._recovered(session)
+        return find_session(self._store, session_id)
 
     def _open(self, session_id: str) -> Session:
-        return self._recovered(self._store.session(session_id, scope=self._scope))
-
-    @staticmethod
-    def _recovered(session: Session) -> Session:
-        """Return a session with what a crash left of its last reply as a message."""
-        if session.interrupted:
-            with suppress(SessionBusy):  # Another process recovers it.
-                session.recover()
-        return session
+        return recovered(self._store.session(session_id, scope=self._scope))
 
 
 def public_metadata(info: SessionInfo) -> Item:

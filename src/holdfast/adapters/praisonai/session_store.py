@@ -12,6 +12,7 @@ Holdfast are raised.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -21,6 +22,7 @@ from typing import Any, Final
 from praisonaiagents.session.store import CompactionCheckpoint, SessionData, SessionMessage
 
 from holdfast import Head, Message, Session, Store
+from holdfast.adapters.changed_list import matched, split
 from holdfast.adapters.praisonai.partial_reply import PartialReply
 from holdfast.adapters.praisonai.session_catalog import OWN, iso
 from holdfast.adapters.praisonai.session_message import (
@@ -106,7 +108,7 @@ class DefaultSessionStore(SessionMetadata):
             return []
         # One more than asked for shows whether the first one is cut off from its call.
         limit = None if not max_messages else max_messages + 1
-        messages = self._stored(session, session_id, limit)
+        messages = self._stored(session, limit)
         found = SessionData(session_id=session_id, messages=self._with_reply(session_id, messages))
         return found.get_chat_history(max_messages)
 
@@ -123,7 +125,7 @@ class DefaultSessionStore(SessionMetadata):
         if session is None:
             return SessionData(session_id=session_id)
         info = session.info()
-        messages = self._stored(session, session_id)
+        messages = self._stored(session)
         return SessionData(
             session_id=session_id,
             messages=self._with_reply(session_id, messages),
@@ -135,9 +137,9 @@ class DefaultSessionStore(SessionMetadata):
             **{name: info.metadata.get(OWN + name) for name in OWN_FIELDS},
         )
 
-    def _stored(self, session: Session, session_id: str, limit: int | None = None) -> list[Message]:
+    def _stored(self, session: Session, limit: int | None = None) -> list[Message]:
         head = session.head()
-        self._seen[session_id] = head
+        self._seen[session.id] = head
         if head.seq == 0:
             return []
         return session.messages(upto=head, limit=limit, role=_SAID if limit else None)
@@ -180,45 +182,58 @@ class DefaultSessionStore(SessionMetadata):
             given = [{**item, "content": item.get("content") or ""} for item in messages]
             while True:
                 try:
-                    return self._replace(session, session_id, given)
+                    return self._replace(session, given)
                 except HeadMoved:  # Another process wrote meanwhile.
                     continue
 
-    def _replace(self, session: Session, session_id: str, given: list[Item]) -> bool:
+    def _replace(self, session: Session, given: list[Item]) -> bool:
         head = session.head()
         stored = session.messages(upto=head) if head.seq else []
         same = self._shared(stored, given)
         new = [self._message(item) for item in given[same:]]
         if same == len(stored):
-            self._seen[session_id] = session.append(*new, expect=head) if new else head
+            self._seen[session.id] = session.append(*new, expect=head) if new else head
             return True
-        seen = self._seen.get(session_id)
-        start = max(same, seen.seq) if seen and seen.branch == head.branch else len(stored)
-        others = [message for message in stored[start:] if not self._is_own(message)]
+        known, others = self._split(session, stored[same:])
+        places = matched(map(_said, given[same:]), map(self._said, known))
+        new = [
+            one if place is None else known[place] for one, place in zip(new, places, strict=True)
+        ]
         moved = session.replace([*stored[:same], *new, *others], expect=head, update=_UNCOMPACTED)
         # The caller has not seen the others yet, and may set the history again without them.
-        self._seen[session_id] = Head(moved.branch, same + len(new))
+        self._seen[session.id] = Head(moved.branch, same + len(new))
         return True
+
+    def _split(
+        self, session: Session, stored: Sequence[Message]
+    ) -> tuple[list[Message], list[Message]]:
+        """Return the messages that this store has returned or stored, and what others said since.
+
+        If it has not returned the history, it replaces all.
+        """
+        seen = self._seen.get(session.id)
+        if seen is None:
+            return [*stored], []
+        return split(session, stored, seen, self._is_own)
+
+    def _is_own(self, message: Message) -> bool:
+        return message.id.startswith(self._writer) or message.id in self._own_replies
 
     def _shared(self, stored: Sequence[Message], given: Sequence[Item]) -> int:
         """Return with how many messages both begin."""
         pairs = enumerate(zip(stored, given, strict=False))
-        differ = (
-            place
-            for place, (message, item) in pairs
-            if [one.to_llm_message() for one in self._converted([message])]
-            != [SessionMessage.from_dict(item).to_llm_message()]
-        )
+        differ = (place for place, (message, item) in pairs if self._said(message) != _said(item))
         return next(differ, min(len(stored), len(given)))
 
-    def _is_own(self, message: Message) -> bool:
-        return message.id.startswith(self._writer) or message.id in self._own_replies
+    def _said(self, message: Message) -> str:
+        return _to_text(self._converted([message]))
 
     def clear_session(self, session_id: str) -> bool:
         """Continue with no messages; the old ones stay on their branch. Return True."""
         with self._lock:
             self._end_reply(session_id)
-            self._seen[session_id] = self._open(session_id).clear(update=_UNCOMPACTED)
+            session = self._open(session_id)
+            self._seen[session.id] = session.clear(update=_UNCOMPACTED)
         return True
 
     def append_compaction_checkpoint(
@@ -260,7 +275,7 @@ class DefaultSessionStore(SessionMetadata):
         """
         with self._lock:
             reply = self._replies.get(session_id)
-            if reply is not None and not (content and content.startswith(reply.text)):
+            if reply is not None and not reply.continues(content):
                 self._end_reply(session_id)
                 reply = None
             if reply is None and (finalize or not content):
@@ -311,15 +326,24 @@ class DefaultSessionStore(SessionMetadata):
         """Move a session to the trash; return True."""
         with self._lock:
             self._end_reply(session_id)
-            self._seen.pop(session_id, None)
             session = self._find(session_id)
             if session is not None:
+                self._seen.pop(session.id, None)
                 self._store.trash(session.id)
         return True
 
     def invalidate_cache(self, session_id: str | None = None) -> None:
         """Forget what this store has returned; nothing else is cached."""
-        if session_id:
-            self._seen.pop(session_id, None)
-        else:
+        if not session_id:
             self._seen.clear()
+        elif (session := self._find(session_id)) is not None:
+            self._seen.pop(session.id, None)
+
+
+def _said(item: Mapping[str, Any]) -> str:
+    """Return what a model is sent of a dict of a history."""
+    return _to_text([SessionMessage.from_dict(dict(item))])
+
+
+def _to_text(messages: Iterable[SessionMessage]) -> str:
+    return json.dumps([one.to_llm_message() for one in messages], sort_keys=True, default=repr)

@@ -346,3 +346,29 @@ async def test_scope_and_agent_are_those_of_the_service(store: Store) -> None:
     await HoldfastSessionService(store, scope="web", agent="root").create_session(**ONE)
     [info] = store.sessions(scope="web")
     assert (info.key, info.scope, info.agent) == (KEY, "web", "root")
+
+
+async def test_recent_events_are_counted_without_what_is_hidden_from_models(
+    store: Store, service: HoldfastSessionService
+) -> None:
+    await _stored(service, *(said(text, id=text, timestamp=START) for text in "abc"))
+    session = store.session(KEY, create=False)
+    session.append(*(Message.user("hidden", metadata={"hidden": True}) for _ in range(4)))
+    found = await service.get_session(**ONE, config=GetSessionConfig(num_recent_events=2))
+    assert found is not None
+    assert [event.id for event in found.events] == ["b", "c"]
+    assert found.last_update_time == START
+    await service.append_event(found, noted(id="d"))
+    found = await service.get_session(**ONE, config=GetSessionConfig(num_recent_events=2))
+    assert found is not None
+    assert [event.id for event in found.events] == ["c", "d"]
+
+
+@pytest.mark.parametrize("time", [1.7e12, -1e12, 1e300, float("inf"), float("nan")])
+async def test_a_time_that_is_not_one_is_refused(
+    service: HoldfastSessionService, time: float
+) -> None:
+    session = await service.create_session(**ONE)
+    with pytest.raises(InputValidationError, match="timestamp of event e1"):
+        await service.append_event(session, said("hello", id="e1", timestamp=time))
+    assert (await _loaded(service)).events == []

@@ -19,6 +19,7 @@ from google.genai import types
 import holdfast
 from holdfast import Message, Record
 from holdfast.adapters.google_adk import HoldfastSessionService
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 from tests.adapters.frameworks.google_adk.events import ONE, START, noted, said
 
 WRITER = Path(__file__).with_name("writer.py")
@@ -121,8 +122,8 @@ async def test_a_compaction_is_compared_with_what_is_stored_meanwhile(
     await service.append_event(session, said("one", timestamp=START))
     read = holdfast.Session.messages
 
-    def read_and_write(stored: holdfast.Session, limit: int | None = None) -> list[Message]:
-        found = read(stored, limit=limit)
+    def read_and_write(stored: holdfast.Session, **options: object) -> list[Message]:
+        found = read(stored, **options)  # type: ignore[arg-type]
         monkeypatch.setattr(holdfast.Session, "messages", read)
         at = datetime.fromtimestamp(START, UTC)
         stored.append(Message.user("just now", created_at=at))
@@ -189,3 +190,12 @@ async def test_a_session_that_was_deleted_and_created_again_is_another(
     await service.append_event(again, event)
     found = await _loaded(service)
     assert ([one.id for one in found.events], found.state) == (["e1"], {"app:n": 1})
+
+
+async def test_the_half_reply_of_a_crashed_turn_comes_before_the_next_event(tmp_path: Path) -> None:
+    key = "/".join([ONE["app_name"], ONE["user_id"], ONE["session_id"]])
+    crash_in_a_reply(tmp_path / "agent.db", key)
+    with holdfast.open(tmp_path / "agent.db", durability="process") as store:
+        service = HoldfastSessionService(store)
+        await service.append_event(await _loaded(service), said("And now?"))
+        assert [m.text for m in store.session(key).messages()] == [ASKED, HALF, "And now?"]

@@ -15,6 +15,7 @@ import holdfast
 from holdfast import Head, Message, Record, Session, Store
 from holdfast.adapters.hermes import SessionDB, SessionManager
 from holdfast.errors import BadMessage, OutcomeUnknown, SessionBusy, StoreUnavailable
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 
 ROOT = Path(__file__).parents[4]
 
@@ -372,3 +373,102 @@ def test_scopes_and_tenants_are_apart(tmp_path: Path) -> None:
         play.cleanup()
         assert texts(one, id) == ["one"]
         assert SessionManager(another, object).get_session(id) is None
+
+
+def test_what_was_said_after_another_writer_rewrote_the_history(
+    store: Store, manager: SessionManager, other: SessionManager
+) -> None:
+    id = started(manager, "one")
+    theirs = other.get_session(id)
+    theirs.history = [user("all")]
+    other.save_session(id)
+    theirs.history.append(reply("after it"))
+    other.save_session(id)
+    mine = manager.get_session(id)
+    mine.history = [user("changed"), reply("two")]
+    manager.save_session(id)
+    assert texts(store, id) == ["changed", "two", "all", "after it"]
+    assert [item["content"] for item in mine.history] == texts(store, id)
+
+
+def test_what_another_writer_said_before_an_agent_that_stores_its_messages_is_reset(
+    store: Store, manager: SessionManager, other: SessionManager
+) -> None:
+    state = manager.create_session("/work")
+    db = manager._get_db()  # noqa: SLF001 - the agent gets it so
+    state.agent._session_db, state.agent._session_db_created = db, True  # noqa: SLF001 - an AIAgent's
+    db.append_message(state.session_id, "user", "one")
+    state.history = [user("one")]
+    manager.save_session(state.session_id)
+    other.get_session(state.session_id).history.append(reply("theirs"))
+    other.save_session(state.session_id)
+    db.append_message(state.session_id, "assistant", "two")
+    state.history.append(reply("two"))
+    manager.save_session(state.session_id)
+    state.history = [user("summary")]
+    manager.save_session(state.session_id)
+    assert texts(store, state.session_id) == ["summary", "theirs"]
+
+
+def test_two_writers_that_change_one_history_store_no_message_twice(
+    store: Store, manager: SessionManager, other: SessionManager
+) -> None:
+    id = started(manager, "one", "two", "two")
+    store.session(id).replace([Message.user("a"), Message.assistant("b"), Message.user("c")])
+    managers = SessionManager(store, object), SessionManager(store, object)
+    states = [each.get_session(id) for each in managers]
+    for name, each, state in zip(("one", "two"), managers, states, strict=True):
+        state.history = [reply(f"{name}'s a"), *state.history[1:]]
+        each.save_session(id)
+    assert texts(store, id) == ["two's a", "b", "c", "one's a"]
+
+
+def test_a_message_that_is_said_again_in_another_place(
+    store: Store, manager: SessionManager
+) -> None:
+    id = started(manager, "a")
+    state = manager.get_session(id)
+    for items in ([user("a"), reply("b")], [reply("b")], [reply("b"), reply("b")]):
+        state.history = items
+        manager.save_session(id)
+        assert texts(store, id) == [item["content"] for item in items]
+
+
+def test_the_history_of_a_session_that_another_writer_made_again(
+    store: Store, manager: SessionManager, other: SessionManager
+) -> None:
+    id = started(manager, "one")
+    other.remove_session(id)
+    store.session(id, metadata={"hermes.source": "acp"}).append(Message.assistant("new"))
+    state = manager.get_session(id)
+    state.history.append(reply("two"))
+    manager.save_session(id)
+    assert texts(store, id) == ["new", "one", "two"]
+
+
+def test_a_history_that_was_rewritten_is_not_behind_a_summary_of_another_program(
+    store: Store, manager: SessionManager
+) -> None:
+    id = started(manager, "one")
+    store.session(id).summarize("one was said")
+    manager.get_session(id).history = [user("instead")]
+    manager.save_session(id)
+    assert texts(store, id) == ["instead"]
+    assert [each["content"] for each in store.session(id).window().messages] == ["instead"]
+
+
+@pytest.mark.parametrize("time", [1e18, -1e18])
+def test_a_message_with_a_time_that_is_not_one(
+    store: Store, manager: SessionManager, other: SessionManager, time: float
+) -> None:
+    state = manager.create_session("/work")
+    state.history.append({**user("hello"), "timestamp": time})
+    manager.save_session(state.session_id)
+    assert other.get_session(state.session_id).history == state.history
+
+
+def test_the_half_reply_of_a_crashed_turn_of_another_program(tmp_path: Path) -> None:
+    crash_in_a_reply(tmp_path / "other.db", "chat")
+    with holdfast.open(tmp_path / "other.db", durability="process") as store:
+        SessionDB(store).append_message("chat", "user", "And now?")
+        assert texts(store, "chat") == [ASKED, HALF, "And now?"]

@@ -18,6 +18,7 @@ import holdfast
 from holdfast import Store
 from holdfast.adapters.nanobot import SessionManager
 from holdfast.errors import Damaged
+from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
 from tests.adapters.frameworks.nanobot.conftest import Manager, NewManager
 
 KEY = "cli:direct"
@@ -346,3 +347,15 @@ def test_the_part_of_the_history_that_a_cap_cuts_off(ours: NewManager, store: St
     assert len(_contents(ours())) == 5
     cut_off = store.session(KEY).messages(branch=1, limit=15, before=16)
     assert [message.text for message in cut_off] == [f"Heron {number}" for number in range(15)]
+
+
+def test_the_half_reply_of_a_crashed_turn_of_another_program(
+    tmp_path: Path, workspace: Path
+) -> None:
+    crash_in_a_reply(tmp_path / "agent.db", KEY)
+    with holdfast.open(tmp_path / "agent.db", durability="process") as store:
+        manager = SessionManager(workspace, store, sessions_root=tmp_path / "files")
+        session = manager.get_or_create(KEY)
+        session.add_message("user", "And now?")
+        manager.save(session)
+        assert [m.text for m in store.session(KEY).messages()] == [ASKED, HALF, "And now?"]

@@ -15,17 +15,23 @@ from typing import Any
 
 import msgspec
 import pytest
+from praisonaiagents.agent.interrupt import InterruptController
 
 import holdfast
 from holdfast import File, Message, Store, Thinking, ToolCall, ToolResult, Usage
 from holdfast.adapters.praisonai import (
+    BotRunTimeout,
     BotSessionManager,
     DbSessionAdapter,
     DefaultSessionStore,
     LocalManagedAgent,
 )
-from holdfast.errors import BadMessage, SessionBusy, StoreUnavailable
+from holdfast.clock import SystemClock
+from holdfast.errors import BadMessage, SessionBusy, StorageError, StoreUnavailable
+from holdfast.storage.sqlite.backend import SQLiteBackend
+from holdfast.testing.faults import FailingDisk, failing_disk
 from holdfast.testing.legality import problems
+from holdfast.url import Location
 
 ROOT = Path(__file__).parents[4]
 
@@ -36,6 +42,10 @@ def contents(found: list[dict[str, Any]]) -> list[str]:
 
 def texts(store: Store, session_id: str) -> list[str]:
     return [message.text for message in store.session(session_id, create=False).messages()]
+
+
+def store_on(disk: FailingDisk, path: Path) -> Store:
+    return Store(SQLiteBackend(Location("sqlite", os.fspath(path)), vfs=disk.name), SystemClock())
 
 
 def killed(path: Path, program: str) -> None:
@@ -596,3 +606,180 @@ def test_scopes_and_tenants_are_apart(path: Path) -> None:
         bots = BotSessionManager(one, scope="work"), BotSessionManager(one, scope="play")
         bots[0].record_passive("u", "hello")
         assert (bots[1].reset_all(), bots[0].reset_all()) == (0, 1)
+
+
+# ------------------------------------------------------------------- one agent, several users
+
+
+class SlowAgent:
+    """An agent that waits before it adds to its history; `begun` and `go` are of each prompt."""
+
+    def __init__(self, *slow: str) -> None:
+        self.chat_history: list[dict[str, Any]] = []
+        self.begun = {prompt: threading.Event() for prompt in slow}
+        self.go = {prompt: threading.Event() for prompt in slow}
+
+    def chat(self, prompt: str) -> str:
+        """Return a reply, when it may."""
+        if prompt in self.go:
+            self.begun[prompt].set()
+            assert self.go[prompt].wait(60)
+        for role, text in (("user", prompt), ("assistant", f"re: {prompt}")):
+            self.chat_history.append({"role": role, "content": text})
+        return f"re: {prompt}"
+
+
+@pytest.mark.parametrize("run_timeout", [None, 0.05])
+async def test_what_one_user_said_is_not_in_the_history_of_the_next(
+    store: Store, run_timeout: float | None
+) -> None:
+    """The run of the first goes on, though nobody waits for it any more."""
+    agent, bots = SlowAgent("of Ann", "of Bob"), BotSessionManager(store)
+    hasty = BotSessionManager(store, run_timeout=run_timeout) if run_timeout else bots
+    hasty._agent_locks = bots._agent_locks  # noqa: SLF001 - they are one manager's, but for the time
+    ann = asyncio.create_task(hasty.chat(agent, "ann", "of Ann"))
+    await asyncio.to_thread(agent.begun["of Ann"].wait, 60)
+    if run_timeout is None:
+        ann.cancel()
+    with pytest.raises((asyncio.CancelledError, BotRunTimeout)):
+        await ann
+    bob = asyncio.create_task(bots.chat(agent, "bob", "of Bob"))
+    await asyncio.sleep(0)
+    agent.go["of Ann"].set()
+    await asyncio.to_thread(agent.begun["of Bob"].wait, 60)
+    agent.go["of Bob"].set()
+    assert await bob == "re: of Bob"
+    assert contents(bots.export_history("bob")) == ["of Bob", "re: of Bob"]
+    assert contents(bots.export_history("ann")) == ["of Ann"]
+    assert agent.chat_history == []
+
+
+async def test_a_run_that_was_left_is_not_in_the_next_session(store: Store) -> None:
+    agent = SlowAgent("first")
+    managed = LocalManagedAgent(store, agent)
+    left = asyncio.create_task(managed.execute("first"))
+    await asyncio.to_thread(agent.begun["first"].wait, 60)
+    first = managed.session_id or ""
+    left.cancel()
+    managed.reset_session()
+    next_run = asyncio.create_task(managed.execute("second"))
+    await asyncio.wait([next_run], timeout=0.1)
+    agent.go["first"].set()
+    assert await next_run == "re: second"
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert texts(store, first) == ["first", "re: first"]
+    assert texts(store, managed.session_id or "") == ["second", "re: second"]
+    assert contents(agent.chat_history) == ["second", "re: second"]
+
+
+# --------------------------------------------------------------------------- delivered again
+
+
+async def test_a_message_whose_chat_and_thread_look_like_anothers(
+    store: Store, scripted: Callable[..., Any]
+) -> None:
+    bot, agent = BotSessionManager(store), scripted()
+    for prompt, chat, thread in (("one", "a:b", "c"), ("two", "a", "b:c")):
+        found = await bot.chat(agent, "u", prompt, chat_id=chat, thread_id=thread, message_id="1")
+        assert found.endswith(f"{prompt}!")
+
+
+async def test_a_message_that_failed_is_answered_after_a_later_one(
+    store: Store, scripted: Callable[..., Any]
+) -> None:
+    def fail(prompt: str) -> Iterator[str]:
+        raise ConnectionError("the model is gone")
+        yield prompt
+
+    bot = BotSessionManager(store)
+    with pytest.raises(ConnectionError):
+        await bot.chat(scripted(fail), "u", "seven", message_id="7")
+    assert await bot.chat(scripted(), "u", "eight", message_id="8") == "1: eight!"
+    assert await bot.chat(scripted(), "u", "seven", message_id="7") == "0: seven!"
+    assert await bot.chat(scripted(), "u", "seven", message_id="7") == ""
+
+
+async def test_an_answer_of_which_only_the_call_was_stored(
+    path: Path, store: Store, scripted: Callable[..., Any]
+) -> None:
+    """What is said beside a call is no answer: that is whole with its last message."""
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    said: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "Let me see", "tool_calls": [call]}
+    ]
+    said.append({"role": "tool", "tool_call_id": "c1", "content": "rain"})
+    said.append({"role": "assistant", "content": object()})
+
+    class Agent(SlowAgent):
+        def chat(self, prompt: str) -> str:
+            self.chat_history += [{"role": "user", "content": prompt}, *said]
+            return "It rains"
+
+    bot = BotSessionManager(store)
+    with pytest.raises(BadMessage):
+        await bot.chat(Agent(), "u", "Weather?", message_id="7")
+    assert contents(bot.export_history("u")) == ["Weather?", "Let me see", "rain"]
+    said[-1]["content"] = "It rains"
+    assert await bot.chat(Agent(), "u", "Weather?", message_id="7") == "It rains"
+
+
+def test_a_text_that_was_streamed_while_the_disk_was_full(path: Path) -> None:
+    with failing_disk() as disk, store_on(disk, path) as store:
+        one = DefaultSessionStore(store)
+        one.add_user_message("s", "hello")
+        one.upsert_partial_assistant_message("s", "one ")
+        disk.fail("write", lasting=True)
+        text = "one " + "x" * 1_000_000
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                one.upsert_partial_assistant_message("s", text)
+        disk.heal()
+        one.upsert_partial_assistant_message("s", f"{text} end", finalize=True)
+        assert contents(one.get_chat_history("s")) == ["hello", f"{text} end"]
+
+
+# -------------------------------------------------------------------------- rewritten histories
+
+
+def test_what_was_said_after_another_writer_rewrote_the_history(store: Store) -> None:
+    one, another = DefaultSessionStore(store), DefaultSessionStore(store)
+    for text in ("a", "b", "c"):
+        one.add_user_message("s", text)
+    history = one.get_chat_history("s")
+    another.set_chat_history("s", [{"role": "user", "content": "a to c"}])
+    another.add_user_message("s", "after it")
+    one.set_chat_history("s", history[1:])
+    assert texts(store, "s") == ["b", "c", "a to c", "after it"]
+
+
+def test_two_writers_that_change_one_history_store_no_message_twice(store: Store) -> None:
+    one, another = DefaultSessionStore(store), DefaultSessionStore(store)
+    for text in ("a", "b", "b", "c"):
+        one.add_user_message("s", text)
+    histories = [each.get_chat_history("s")[1:] for each in (one, another)]
+    for name, each, history in zip(("one", "two"), (one, another), histories, strict=True):
+        each.set_chat_history("s", [{"role": "user", "content": f"{name}'s a"}, *history])
+    assert texts(store, "s") == ["two's a", "b", "b", "c", "one's a"]
+
+
+def test_a_history_that_is_set_is_not_behind_the_summary_of_another_writer(store: Store) -> None:
+    one, another = DefaultSessionStore(store), DefaultSessionStore(store)
+    one.add_user_message("s", "a")
+    history = one.get_chat_history("s")
+    another.append_compaction_checkpoint("s", "a was said")
+    one.set_chat_history("s", [{"role": "user", "content": "instead"}])
+    assert texts(store, "s") == ["instead"]
+    assert history == [{"role": "user", "content": "a"}]
+
+
+def test_a_run_after_an_interrupt_that_came_between_two(store: Store) -> None:
+    class Agent(SlowAgent):
+        def __init__(self) -> None:
+            super().__init__()
+            self.interrupt_controller = InterruptController()
+
+    agent = Agent()
+    managed = LocalManagedAgent(store, agent)
+    asyncio.run(managed.execute("one"))
+    managed.interrupt()
+    assert not agent.interrupt_controller.is_set()
