@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
@@ -25,16 +26,16 @@ _MAX_HITS: Final = 100
 _LISTED: Final = ("source", "parent_id", "parent_session_id", "agent_key", "total_tokens", "cost")
 
 
-class SessionCatalog:
+class SessionCatalog(ABC):
     """What can be asked of many sessions; those without a key have no id in PraisonAI."""
 
     def __init__(self, store: Store, scope: str | None) -> None:
         self._store = store
         self._scope = scope
 
+    @abstractmethod
     def _whole(self, session_id: str) -> SessionData:
         """Return a session whole; an empty one if there is none."""
-        raise NotImplementedError
 
     def list_sessions(self, limit: int = 50) -> list[Item]:
         """Return the sessions written to last, newest first."""
