@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -85,10 +86,15 @@ class Pgbouncer:
             stderr=subprocess.DEVNULL,
         )
         until = time.monotonic() + _PATIENCE_S
-        while not self.socket.exists():
+        while not self._accepts():
             assert self._process.poll() is None, self._log()
             assert time.monotonic() < until, self._log()
             time.sleep(0.01)
+
+    def _accepts(self) -> bool:
+        """True if it accepts connections; its socket is there a little earlier."""
+        with socket.socket(socket.AF_UNIX) as client:
+            return client.connect_ex(str(self.socket)) == 0
 
     def _log(self) -> str:
         log = self.folder / "log"
