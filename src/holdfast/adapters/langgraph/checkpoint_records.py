@@ -24,7 +24,7 @@ WRITES: Final = "langgraph.writes"
 VALUE: Final = "langgraph.value"
 RUN: Final = "langgraph.run"
 
-_INLINE_BYTES: Final = 200
+_INLINE_CHARS: Final = 200
 _NO_DATA: Final[Mapping[str, bytes]] = {}
 
 
@@ -47,15 +47,16 @@ def find(session: Session, kind: str, key: str) -> Record | None:
     return found
 
 
-def newest(session: Session, ns: str) -> Record | None:
+def newest(session: Session, ns: str, *, all_branches: bool = False) -> Record | None:
     """Return the newest checkpoint of a namespace.
 
-    That of the graph itself is the newest of the current history. A subgraph goes on where it was
-    when its graph goes back to an older checkpoint: its newest is that of all branches.
+    That of the graph itself is the newest of the current history, unless of all branches. A
+    subgraph goes on where it was when its graph goes back to an older checkpoint: its newest is
+    that of all branches.
     """
-    limit = 1
+    limit, anywhere = 1, all_branches or bool(ns)
     while True:
-        found = session.records(CHECKPOINT, prefix=key_of(ns), limit=limit, all_branches=bool(ns))
+        found = session.records(CHECKPOINT, prefix=key_of(ns), limit=limit, all_branches=anywhere)
         deleted: set[str | None] = set()
         for record in reversed(found):
             if record.data is None:
@@ -88,8 +89,7 @@ class Values:
         files: dict[str, File] = {}
         entry = self._serializer.encode(value, files)
         contents = [file.data or b"" for file in files.values()]
-        text = msgspec.json.encode(entry, enc_hook=str) if not files else b""
-        if not files and len(text) <= _INLINE_BYTES:
+        if not files and len(repr(entry)) <= _INLINE_CHARS:
             return entry
         name = digest(repr(entry), *contents)
         record = Record(VALUE, key=name, data=entry, files=files, id=f"{VALUE}/{name}")

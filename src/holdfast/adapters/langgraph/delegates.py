@@ -57,11 +57,19 @@ class Delegates:
             except IdConflict as conflict:
                 if conflict.message_id in taken:
                     raise
+                if not taken:  # One conflict is told at a time; there may be thousands.
+                    taken |= self._taken(delegate, added)
                 taken.add(conflict.message_id)
             else:
                 return [
                     Place(delegate.id, head.branch, delegate.message(id).seq or 0) for id in batch
                 ]
+
+    def _taken(self, delegate: Session, added: Sequence[BaseMessage]) -> set[str]:
+        """Return the ids of messages that others have in the list's session."""
+        own = {one.id: one for one in added}
+        found = ((one, own[one.id]) for one in delegate.iter_messages() if one.id in own)
+        return {stored.id for stored, one in found if not self._codec.is_same(stored, one)}
 
     def _open(self, ns: str, channel: str) -> Session:
         key = f"langgraph/{digest(self._session.id, ns, channel)}"

@@ -114,6 +114,11 @@ class MessageCodec:
         (found,) = self.decode([message])
         return None if isinstance(found, list) else found
 
+    def is_same(self, stored: Message, one: BaseMessage) -> bool:
+        """Return whether a message is this one in a channel."""
+        found = self.decode_one(stored)
+        return found is not None and is_unchanged(found, type(one), snapshot(one))
+
     def _decode_slowly(
         self, message: Message, blob: Callable[[str], bytes]
     ) -> BaseMessage | list[BaseMessage]:
@@ -127,15 +132,14 @@ class MessageCodec:
         return self._serializer.loads(str(original["type"]), data)
 
 
-def is_message_list(value: object, known: int | None) -> bool:
+def is_message_list(value: object, *, is_known: bool) -> bool:
     """Return whether a value is a list of nothing but chat messages.
 
-    One that was such a list before may be empty; its first `known` items may well be known.
+    One that was such a list before may be empty.
     """
-    if type(value) is not list or (known is None and not value):
+    if type(value) is not list or not (value or is_known):
         return False
-    start = known if known is not None and known <= len(value) else 0
-    return all(isinstance(one, BaseMessage) for one in (*value[:1], *value[start:]))
+    return all(issubclass(kind, BaseMessage) for kind in set(map(type, value)))
 
 
 def snapshot(message: BaseMessage) -> Snapshot:

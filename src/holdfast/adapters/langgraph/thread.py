@@ -60,7 +60,7 @@ class Thread(ThreadReader):
         def to_records(conversation: MessageList | None) -> list[Record]:
             if conversation is not None and name is not None:
                 placed[name] = conversation
-            for channel in channels.keys() & placed.keys():
+            for channel in lists.keys() & placed.keys():
                 channels[channel] = {"list": placed[channel].to_json()}
             return [*values.records, self._record(new, channels, name, placed)]
 
@@ -70,7 +70,7 @@ class Thread(ThreadReader):
             head=head,
             versions=new.versions,
             channels=channels,
-            lists={one: found for one, found in placed.items() if one in channels},
+            lists={one: found for one, found in placed.items() if one in lists},
             conversation=name,
             run_id=new.run_id,
         )
@@ -170,8 +170,8 @@ class Thread(ThreadReader):
         found = {}
         for name, value in new.values.items():
             before = base.lists.get(name)
-            is_known = before is not None and not _is_changed(new, base, name)
-            if is_known or is_message_list(value, None if before is None else len(before)):
+            is_same = before is not None and not _is_changed(new, base, name)
+            if is_same or is_message_list(value, is_known=before is not None):
                 found[name] = value
         return found
 

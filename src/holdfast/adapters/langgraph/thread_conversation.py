@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 
 from holdfast import Head, Message, Record, Session
 from holdfast.adapters.langgraph.message_lists import MessageList, Place
-from holdfast.adapters.langgraph.messages import MessageCodec, is_unchanged, snapshot
+from holdfast.adapters.langgraph.messages import MessageCodec
 from holdfast.errors import HeadMoved, IdConflict
 from holdfast.values import SessionChanges
 
@@ -96,7 +96,7 @@ class Conversation:
         places: list[Place] = []
         for index, one in enumerate(added, len(before)):
             stored = arrived.get(one.id or "")
-            if stored is not None and self._is_same(stored, one):
+            if stored is not None and self._codec.is_same(stored, one):
                 places.append(Place("", head.branch, stored.seq or 0))
                 continue
             is_free = one.id not in arrived and not before.has_id(one.id)
@@ -113,10 +113,6 @@ class Conversation:
         if not id or len(id) > _MAX_ID_CHARS or not is_free:
             id = f"{self._id}/{index}"
         return self._codec.encode(one, id)
-
-    def _is_same(self, stored: Message, one: BaseMessage) -> bool:
-        found = self._codec.decode_one(stored)
-        return found is not None and is_unchanged(found, type(one), snapshot(one))
 
     def _between(self, seen: Head, head: Head) -> list[Message]:
         """Return the messages that came after `seen`, if the history still has that."""
@@ -185,7 +181,7 @@ class Conversation:
         found: list[Message] = []
         for index, one in enumerate(value[shared:], shared):
             stored = late.get(one.id or "")
-            if stored is not None and self._is_same(stored, one):
+            if stored is not None and self._codec.is_same(stored, one):
                 found.append(stored)
                 continue
             is_free = one.id not in late and not known.has_id(one.id)

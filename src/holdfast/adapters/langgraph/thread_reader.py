@@ -27,6 +27,7 @@ from holdfast.adapters.langgraph.views import Memory, StoredCheckpoint, View
 
 CONVERSATION: Final = "messages"
 _MANY_MESSAGES: Final = 500
+_REWRITES: Final = frozenset({"start", "fork", "continue", "replace"})
 # Ids of checkpoints that nobody stored: the end of a history in which no graph took part yet. They
 # come before all others.
 _UNSTORED: Final = "00000000-0000-6000-8000-"
@@ -63,16 +64,33 @@ class ThreadReader:
             # If the branch was left meanwhile, the record may not lie on it.
             if self.session.head().branch == head.branch:
                 break
+        left = self._before_rewrite(head) if record is None else None
+        if left is not None:
+            return self._read(left, conversation=conversation, is_newest=True, head=head, left=True)
         if record is None and not head.seq:
             self._remember(ns, View(id=None, head=head))
             return None
         found = record or _unstored(head)
         return self._read(found, conversation=conversation, is_newest=True, head=head)
 
+    def _before_rewrite(self, head: Head) -> Record | None:
+        """Return the newest checkpoint of all branches if the history was only rewritten since.
+
+        Then it has none of its own: a crash came first, or another program rewrote it.
+        """
+        branches = {branch.number: branch for branch in self.session.branches()}
+        found = None
+        if head.branch in branches and branches[head.branch].reason == "replace":
+            found = records.newest(self.session, "", all_branches=True)
+        if found is None or found.created_at is None:
+            return None
+        later = (one for one in branches.values() if one.created_at >= found.created_at)
+        return found if {one.reason for one in later} <= _REWRITES else None
+
     def _whole_history(self, record: Record) -> tuple[Head, ReadList] | None:
         """Return the conversation of the newest checkpoint if it is all of the current history.
 
-        That is the rule, and needs no look at the head.
+        That is the rule. On another branch the checkpoint's messages may have been amended.
         """
         data: Any = record.data
         spans = data["channels"].get(data["conversation"], {}).get("list", ())
@@ -85,6 +103,8 @@ class ThreadReader:
         found = read_list(stored, self._codec.decode, "", branch)
         is_whole = found.listed.spans == (Span("", branch, 1, last),)
         if not is_whole or found.listed.last_id != data["last"]:
+            return None
+        if self.session.head().branch != branch:  # Asked last: no branch comes back.
             return None
         return Head(branch, last), found
 
@@ -124,7 +144,9 @@ class ThreadReader:
         conversation: ReadList | None = None,
         is_newest: bool = False,
         head: Head | None = None,
+        left: bool = False,
     ) -> StoredCheckpoint:
+        """Return the checkpoint of a record; `left`: of one that lies on a branch that was left."""
         ns, id = records.split_key(record.key or "")
         data: Any = record.data
         body, lists = self.body(record), self._lists(record, conversation)
@@ -155,7 +177,7 @@ class ThreadReader:
             parent=data["parent"],
             checkpoint=body,
             metadata=self.metadata(record),
-            writes=self._writes(record.key or "", all_branches=bool(ns) or not is_newest),
+            writes=self._writes(record.key or "", all_branches=left or bool(ns) or not is_newest),
         )
 
     def _lists(self, record: Record, conversation: ReadList | None) -> dict[str, ReadList]:
@@ -164,7 +186,8 @@ class ThreadReader:
         channels: dict[str, Any] = data["channels"]
         name = data["conversation"] or CONVERSATION
         found: dict[str, ReadList] = {}
-        if conversation and conversation.messages and "list" in channels.get(name, {"list": []}):
+        entry = channels.get(name, {"list": []})
+        if conversation and "list" in entry and (conversation.messages or name in channels):
             found[name] = conversation
         is_inherited = data["session"] not in {"", self.session.id}
         for channel, entry in channels.items():

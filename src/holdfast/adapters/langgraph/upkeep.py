@@ -7,7 +7,7 @@ erased; the messages stay. What a fork inherited cannot be erased there: it is m
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,12 +19,19 @@ from holdfast.adapters.langgraph.serialization import Serializer
 from holdfast.adapters.langgraph.thread import MARK, Thread
 from holdfast.errors import SessionNotFound
 
+_COPIES: Final = frozenset({"fork", "continue"})
+
 
 def trash_thread(store: Store, session: Session) -> None:
-    """Move a thread to the trash: its delegated sessions first, so that a retry finds them."""
-    for link in session.children():
-        if link.relation == "delegate" and MARK in link.metadata and link.state == "live":
-            store.trash(link.session_id)
+    """Move a thread to the trash: its delegated sessions first, so that a retry finds them.
+
+    These stay if there is a copy of the thread, which has the same lists.
+    """
+    links = session.children()
+    if all(link.relation not in _COPIES for link in links):
+        for link in links:
+            if link.relation == "delegate" and MARK in link.metadata and link.state == "live":
+                store.trash(link.session_id)
     store.trash(session.id)
 
 
@@ -86,9 +93,7 @@ def _with_forks(store: Store, ids: Iterable[str]) -> list[Session]:
         except SessionNotFound:
             continue
         found[id] = session
-        rest += [
-            link.session_id for link in session.children() if link.relation in {"fork", "continue"}
-        ]
+        rest += [link.session_id for link in session.children() if link.relation in _COPIES]
     return list(found.values())
 
 

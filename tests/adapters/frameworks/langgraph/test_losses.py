@@ -80,6 +80,30 @@ def test_a_thread_that_another_process_deleted_begins_anew(
     assert len(store.sessions(trashed=True)) == 1
 
 
+@pytest.mark.parametrize("value", ["text", None, {"a": 1}, [1], [HumanMessage("1", id="1"), "x"]])
+def test_a_channel_of_messages_that_becomes_another_value_keeps_that(
+    saver: HoldfastSaver, store: Store, value: object
+) -> None:
+    first = put(saver, {"messages": [HumanMessage("1", id="1"), AIMessage("2", id="2")]})
+    second = put(saver, {"messages": value}, first)
+    third = put(saver, {"messages": value}, second)
+    for one in (saver, HoldfastSaver(store)):
+        for at in (second, third, config()):
+            assert read(one, at).checkpoint["channel_values"] == {"messages": value}
+        assert [message.id for message in messages_at(one, first)] == ["1", "2"]
+    put(saver, {"messages": [AIMessage("3", id="3")]}, third)
+    assert [message.id for message in messages_at(HoldfastSaver(store), config())] == ["3"]
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, ["x" * 1000, "\ud800"]])
+def test_a_lone_surrogate_is_a_value(saver: HoldfastSaver, store: Store, value: object) -> None:
+    at = put(saver, {"plan": value})
+    saver.put_writes(at, [("plan", value)], "task")
+    found = read(HoldfastSaver(store), at)
+    assert found.checkpoint["channel_values"] == {"plan": value}
+    assert found.pending_writes == [("task", "plan", value)]
+
+
 def test_the_scope_is_that_of_new_threads(store: Store) -> None:
     put(HoldfastSaver(store, scope="support"), {"messages": [HumanMessage("1", id="1")]})
     assert [info.key for info in store.sessions(scope="support")] == ["t"]

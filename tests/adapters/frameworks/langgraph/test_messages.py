@@ -184,6 +184,18 @@ def test_an_amended_message_is_amended_for_the_graph(saver: HoldfastSaver, store
     assert [message.content for message in found] == ["my key is ***", "ok"]
 
 
+def test_an_amendment_is_not_undone_when_the_graph_goes_on(
+    saver: HoldfastSaver, store: Store
+) -> None:
+    at = put(saver, {"messages": [HumanMessage("1", id="1"), HumanMessage("2", id="2")]})
+    store.session("t").amend("1", "amended")
+    found = messages_at(saver, config())
+    put(saver, {"messages": [*found, HumanMessage("3", id="3")]}, at)
+    assert [one.text for one in store.session("t").messages()] == ["amended", "2", "3"]
+    shown = messages_at(HoldfastSaver(store), config())
+    assert [one.content for one in shown] == ["amended", "2", "3"]
+
+
 def test_an_erased_message_is_erased_for_the_graph(saver: HoldfastSaver, store: Store) -> None:
     at = put(saver, {"messages": [HumanMessage("my key is 1234", id="u"), AIMessage("ok", id="a")]})
     store.session("t").erase("u")

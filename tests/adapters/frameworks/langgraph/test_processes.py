@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 
 import holdfast
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.testing import legality
 from tests.adapters.crashed_turn import ASKED, HALF, crash_in_a_reply
-from tests.adapters.frameworks.langgraph.checkpoints import read
+from tests.adapters.frameworks.langgraph.checkpoints import config, messages_at, put, read
 from tests.adapters.frameworks.langgraph.graphs import THREAD, agent
 
 RUN: Final = """
@@ -67,6 +68,29 @@ with holdfast.open(sys.argv[1], durability="process") as store:
     for number in range(25):
         asked = HumanMessage(f"{name} {number}", id=f"{name}/{number}")
         graph.invoke({"messages": [asked]}, {"configurable": {"thread_id": "shared"}})
+"""
+
+REWRITE: Final = """
+import os, signal, sys
+from langchain_core.messages import HumanMessage
+import holdfast
+from holdfast import Session
+from holdfast.adapters.langgraph import HoldfastSaver
+from tests.adapters.frameworks.langgraph.checkpoints import put
+
+replace = Session.replace
+
+def replace_and_die(session, *arguments, **more):
+    replace(session, *arguments, **more)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with holdfast.open(sys.argv[1]) as store:
+    saver = HoldfastSaver(store)
+    one, two = HumanMessage("1", id="1"), HumanMessage("2", id="2")
+    at = put(saver, {"messages": [one, two], "plan": "p" * 500})
+    saver.put_writes(at, [("plan", "written")], "task")
+    Session.replace = replace_and_die
+    put(saver, {"messages": [two] if sys.argv[2] == "trim" else [], "plan": "next"}, at)
 """
 
 
@@ -135,6 +159,30 @@ def test_two_processes_on_one_thread_lose_no_message(tmp_path: Path) -> None:
         shown = read(HoldfastSaver(store), {"configurable": {"thread_id": "shared"}})
         listed = [message.id for message in shown.checkpoint["channel_values"]["messages"]]
         assert listed == found
+        assert store.verify() == []
+
+
+@pytest.mark.parametrize(("way", "left"), [("trim", ["2"]), ("clear", [])])
+def test_the_state_beside_the_messages_survives_a_crash_in_a_rewrite(
+    tmp_path: Path, way: str, left: list[str]
+) -> None:
+    path = tmp_path / "agent.db"
+    with start(REWRITE, str(path), way) as process:
+        assert process.wait(120) == -signal.SIGKILL
+    with holdfast.open(path, durability="process") as store:
+        saver = HoldfastSaver(store)
+        found = read(saver, config())
+        assert [one.id for one in found.checkpoint["channel_values"]["messages"]] == left
+        assert found.checkpoint["channel_values"]["plan"] == "p" * 500
+        assert found.pending_writes == [("task", "plan", "written")]
+        whole = [message.id for message in messages_at(HoldfastSaver(store), found.config)]
+        assert whole == ["1", "2"]
+        rest = found.checkpoint["channel_values"]["messages"]
+        put(saver, {"messages": [*rest, HumanMessage("3", id="3")], "plan": "next"}, found.config)
+        after = messages_at(HoldfastSaver(store), config())
+        assert [message.id for message in after] == [*left, "3"]
+        store.session("t").clear()
+        assert HoldfastSaver(store).get_tuple(config()) is None
         assert store.verify() == []
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import operator
 from typing import Annotated, Any
 
+import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from typing_extensions import TypedDict
 
-from holdfast import Store
+from holdfast import Head, Message, Record, Session, Store
 from holdfast.adapters.langgraph import HoldfastSaver
+from holdfast.values import SessionChanges
 from tests.adapters.frameworks.langgraph.checkpoints import config, messages_at, put, read
 
 THREAD: Any = {"configurable": {"thread_id": "t"}}
@@ -84,6 +86,27 @@ def test_a_second_list_of_a_graph_is_a_delegated_session(
     fresh = HoldfastSaver(store)
     assert read(fresh, at).checkpoint["channel_values"] == values
     assert read(fresh, again).checkpoint["channel_values"]["notes"][0].content == "other"
+
+
+def test_a_second_list_that_is_edited_everywhere_takes_few_writes(
+    saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hello = HumanMessage("hi", id="1")
+    notes = [AIMessage(f"note {n}", id=f"n{n}") for n in range(50)]
+    at = put(saver, {"messages": [hello], "notes": notes})
+    edited = [AIMessage(f"other {n}", id=f"n{n}") for n in range(50)]
+    appends, append = [], Session.append
+
+    def counted(
+        session: Session, *entries: Message | Record, update: SessionChanges | None = None
+    ) -> Head:
+        appends.append(len(entries))
+        return append(session, *entries, update=update)
+
+    monkeypatch.setattr(Session, "append", counted)
+    at = put(saver, {"messages": [hello], "notes": edited}, at)
+    assert read(saver, at).checkpoint["channel_values"]["notes"] == edited
+    assert len(appends) == 3  # one that is refused, the messages, the checkpoint
 
 
 def test_a_list_with_another_name_is_the_conversation_if_it_is_the_only_one(

@@ -146,6 +146,22 @@ def test_a_copy_and_its_original_go_on_apart(saver: HoldfastSaver, store: Store)
     assert messages_at(fresh, inherited) == [ONE]
 
 
+def test_a_copy_keeps_its_further_lists_when_the_original_is_deleted(
+    saver: HoldfastSaver, store: Store
+) -> None:
+    at = put(saver, {"messages": [ONE], "notes": [TWO]})
+    original = store.session("t").id
+    saver.copy_thread("t", "copy")
+    saver.delete_thread("t")
+    store.purge(original)
+    fresh = HoldfastSaver(store)
+    copied = read(fresh, config("copy", at["configurable"]["checkpoint_id"]))
+    assert copied.checkpoint["channel_values"] == {"messages": [ONE], "notes": [TWO]}
+    put(fresh, {"messages": [ONE], "notes": [TWO, THREE]}, copied.config)
+    found = read(HoldfastSaver(store), config("copy"))
+    assert found.checkpoint["channel_values"]["notes"] == [TWO, THREE]
+
+
 def test_a_run_is_deleted_in_copies_too(saver: HoldfastSaver, store: Store) -> None:
     first = put(saver, {"messages": [ONE]}, metadata=run("a"))
     second = put(saver, {"messages": [ONE, TWO]}, first, metadata=run("b"))
