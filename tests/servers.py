@@ -359,7 +359,8 @@ class OwnServer(Server):
         """Take a dead server's pid out of its pid file, so that it does not pass for running."""
         if self.pid and not server_process.command(self.pid):
             lock = self.data / "postmaster.pid"
-            lock.write_text(lock.read_text().replace(str(self.pid), str(_NOBODY), 1))
+            with suppress(FileNotFoundError):  # A start that failed has removed it.
+                lock.write_text(lock.read_text().replace(str(self.pid), str(_NOBODY), 1))
 
     def end(self) -> None:
         """Stop it, and check that all its files are removed."""
